@@ -1,0 +1,1 @@
+"""Owns the change envelopes and their application."""

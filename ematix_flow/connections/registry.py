@@ -1,0 +1,62 @@
+"""The connections declared in code, by name."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from ematix_flow.connections.base import Connection
+from ematix_flow.connections.kinds import build_connection
+from ematix_flow.errors import DeclarationError, Problem
+
+C = TypeVar("C", bound=Connection)
+
+_registered: dict[str, Connection] = {}
+
+
+def register_connection(conn: C) -> C:
+    """Make a connection known by its name, and return it. Registering an equal one again changes nothing."""
+    given: object = conn
+    if not isinstance(given, Connection):
+        problem = Problem("", f"{type(given).__name__} is not a connection", "a typed connection")
+        raise DeclarationError("register_connection", [problem])
+    if not conn.name:
+        raise DeclarationError(f"{conn!r}", [Problem("name", "missing: a registered connection is found by its name")])
+    earlier = _registered.get(conn.name)
+    if earlier is not None and earlier != conn:
+        secretly = " (they differ in a secret)" if repr(earlier) == repr(conn) else ""
+        found = f"declared twice with different values: first {earlier!r}, then {conn!r}{secretly}"
+        raise DeclarationError(f'connection "{conn.name}"', [Problem("name", found)])
+    _registered[conn.name] = conn
+    return conn
+
+
+def get_connection(name: str) -> Connection:
+    """The connection of this name: from code, environment or configuration files; `${...}` is not expanded yet."""
+    from ematix_flow.config import resolve_connection
+
+    return resolve_connection(name)
+
+
+def registered_connections() -> dict[str, Connection]:
+    """The connections declared in code; changing the result changes nothing."""
+    return dict(_registered)
+
+
+def clear_registry() -> None:
+    """Forget every connection declared in code."""
+    _registered.clear()
+
+
+def connection(cls: type) -> Connection:
+    """Register the connection that a class body describes; the class name is the connection's name.
+
+    `kind` says what it is, the other attributes are its fields. The decorated name is the connection itself.
+    """
+    given: object = cls
+    if not isinstance(given, type):
+        found = f"{type(given).__name__} is not a class"
+        raise DeclarationError("@ematix.connection", [Problem("", found, "a class body with kind = ... and fields")])
+    body: dict[str, object] = {}
+    for part in reversed(cls.__mro__[:-1]):
+        body |= {key: value for key, value in vars(part).items() if not key.startswith("_")}
+    return register_connection(build_connection(f"connection {cls.__name__}", {"name": cls.__name__, **body}))

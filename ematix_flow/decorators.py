@@ -1,0 +1,90 @@
+"""The decorator namespace `ematix`: each decorator validates, freezes, registers, and does nothing else."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, Unpack
+
+from ematix_flow import connections, pipelines, table
+from ematix_flow.errors import DeclarationError, NotBuilt, Problem
+from ematix_flow.keywords import Keywords, spec_from_keywords
+from ematix_flow.problems import near
+from ematix_flow.result import RunResult
+from ematix_flow.specs import PipelineSpec
+
+_LATER = (
+    "pipeline", "job", "target", "transform", "transform_ref", "feature_view", "training_set", "workflow",
+    "warehouse_pipeline",
+)  # fmt: skip
+
+
+class StreamingPipeline:
+    """A declared pipeline: `.spec` says what it is, calling it runs it in this process."""
+
+    def __init__(self, function: Callable[[], Any], spec: PipelineSpec) -> None:
+        functools.update_wrapper(self, function)
+        self.spec = spec
+
+    def __call__(self, **options: Any) -> RunResult:
+        """Run it; the options are those of `run_pipeline`: bounded, flush, metrics_port, spark."""
+        # By name, because declarations know nothing of the runtime and importing them must not load Spark.
+        result: RunResult = importlib.import_module("ematix_flow.streams.run").run_spec(self.spec, **options)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<pipeline {self.spec.name!r} declared at {self.spec.origin}>"
+
+
+class Ematix:
+    """`@ematix.connection`, `@ematix.table` and `@ematix.streaming_pipeline`."""
+
+    connection = staticmethod(connections.connection)
+    table = staticmethod(table.table)
+
+    @staticmethod
+    def streaming_pipeline(**keywords: Unpack[Keywords]) -> Callable[[Callable[[], Any]], StreamingPipeline]:
+        """Declare a pipeline. Its name is the function's, unless `name` says otherwise; the function is not called."""
+
+        def declare(function: Callable[[], Any]) -> StreamingPipeline:
+            origin = _origin(function)
+            _check_signature(function, origin)
+            keywords.setdefault("name", function.__name__)
+            spec = spec_from_keywords(origin, **keywords)
+            return StreamingPipeline(function, pipelines.register(spec))
+
+        return declare
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _LATER:
+            raise NotBuilt(f"ematix.{name}", instead="declare an @ematix.streaming_pipeline")
+        guess = near(name, ("connection", "table", "streaming_pipeline", *_LATER))
+        hint = f'; did you mean "{guess}"?' if guess else ""
+        raise AttributeError(f"ematix has no {name!r}{hint}")
+
+
+ematix = Ematix()
+
+
+def _origin(function: Callable[[], Any]) -> str:
+    code = getattr(function, "__code__", None)
+    return f"{_short(code.co_filename)}:{code.co_firstlineno}" if code else ""
+
+
+def _short(file: str) -> str:
+    """Below the working directory a relative path is easier to read."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def _check_signature(function: Callable[[], Any], origin: str) -> None:
+    if not inspect.isfunction(function):
+        found = f"found a {type(function).__name__}"
+        raise DeclarationError("@ematix.streaming_pipeline", [Problem("", found, "a function without arguments")])
+    if parameters := list(inspect.signature(function).parameters):
+        found = f"the function takes {', '.join(parameters)}"
+        subject = f'pipeline "{function.__name__}" ({origin})'
+        raise DeclarationError(subject, [Problem("", found, "a function without arguments")])

@@ -1,0 +1,77 @@
+"""Normalizers of columns and transforms of batches, both as Spark SQL text."""
+
+from ematix_flow.normalize.chain import Normalizer, chain_problems, compose
+from ematix_flow.normalize.columns import (
+    clamp,
+    date_trunc,
+    default,
+    derive,
+    email_normalize,
+    empty_to_null,
+    lower,
+    not_null_or,
+    nullif,
+    phone_normalize,
+    regex_replace,
+    replace,
+    round,  # noqa: A004 - the name it has in the public API
+    sql,
+    to_timezone,
+    trim,
+    truncate,
+    upper,
+    whitespace_to_null,
+)
+from ematix_flow.normalize.formats import DEFAULT_DATE_FORMATS, DEFAULT_TIMESTAMP_FORMATS, spark_pattern
+from ematix_flow.normalize.frames import FrameTransform, deduplicate_by, filter_where, limit, sample_pct
+from ematix_flow.normalize.literals import identifier, literal, text_literal
+from ematix_flow.normalize.parsing import (
+    OnFailure,
+    parse_bool,
+    parse_date,
+    parse_int,
+    parse_numeric,
+    parse_timestamp,
+)
+
+__all__ = [
+    "DEFAULT_DATE_FORMATS",
+    "DEFAULT_TIMESTAMP_FORMATS",
+    "FrameTransform",
+    "Normalizer",
+    "OnFailure",
+    "chain_problems",
+    "clamp",
+    "compose",
+    "date_trunc",
+    "deduplicate_by",
+    "default",
+    "derive",
+    "email_normalize",
+    "empty_to_null",
+    "filter_where",
+    "identifier",
+    "limit",
+    "literal",
+    "lower",
+    "not_null_or",
+    "nullif",
+    "parse_bool",
+    "parse_date",
+    "parse_int",
+    "parse_numeric",
+    "parse_timestamp",
+    "phone_normalize",
+    "regex_replace",
+    "replace",
+    "round",
+    "sample_pct",
+    "spark_pattern",
+    "sql",
+    "text_literal",
+    "to_timezone",
+    "trim",
+    "truncate",
+    "upper",
+    "whitespace_to_null",
+]

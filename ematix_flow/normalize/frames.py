@@ -1,0 +1,60 @@
+"""Transforms of a whole batch before it is written (`transforms_pre`): each wraps a query in another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ematix_flow.errors import DeclarationError, Problem
+from ematix_flow.normalize.literals import identifier
+
+
+@dataclass(frozen=True)
+class FrameTransform:
+    """A query around a query: the text before and after the inner one."""
+
+    call: str
+    before: str
+    after: str
+
+    def to_sql(self, inner: str) -> str:
+        """The Spark SQL query for this transform over `inner`, a query or the name of a table."""
+        return f"{self.before}({inner.strip().rstrip('; \n')}){self.after}"
+
+    def __repr__(self) -> str:
+        return self.call
+
+
+def deduplicate_by(*keys: str, order_by: str | None = None) -> FrameTransform:
+    """Keep one row per key: the first by `order_by` (Spark SQL, such as `updated_at DESC`).
+
+    Without `order_by` it is the first by the row's own content, so that the same rows always give the same result.
+    """
+    call = f"deduplicate_by({', '.join([*map(repr, keys), *([f'order_by={order_by!r}'] if order_by else [])])})"
+    if not keys:
+        raise DeclarationError(call, [Problem("keys", "none", allowed="one column or more")])
+    partition = ", ".join(map(identifier, keys))
+    ranking = f"row_number() OVER (PARTITION BY {partition} ORDER BY {order_by or 'to_json(struct(*))'})"
+    return FrameTransform(
+        call, f"SELECT * EXCEPT (__rank) FROM (SELECT *, {ranking} AS __rank FROM ", ") WHERE __rank = 1"
+    )
+
+
+def filter_where(expr: str) -> FrameTransform:
+    """Keep the rows for which a Spark SQL condition is true."""
+    if not expr.strip():
+        raise DeclarationError("filter_where('')", [Problem("expr", "empty", allowed="a condition")])
+    return FrameTransform(f"filter_where({expr!r})", "SELECT * FROM ", f" WHERE {expr}")
+
+
+def limit(n: int) -> FrameTransform:
+    """Keep at most `n` rows."""
+    if n < 0:
+        raise DeclarationError(f"limit({n!r})", [Problem("n", f"{n!r}", allowed="0 or more")])
+    return FrameTransform(f"limit({n!r})", "SELECT * FROM ", f" LIMIT {n:d}")
+
+
+def sample_pct(p: float) -> FrameTransform:
+    """Keep each row with probability `p`, from 0 to 1."""
+    if not 0 <= p <= 1:
+        raise DeclarationError(f"sample_pct({p!r})", [Problem("p", f"{p!r}", allowed="0 to 1; 10 percent is 0.1")])
+    return FrameTransform(f"sample_pct({p!r})", "SELECT * FROM ", f" WHERE rand() < {float(p)!r}")

@@ -1,0 +1,50 @@
+"""Names and values as Spark SQL text that nothing in them can break out of."""
+
+from __future__ import annotations
+
+import math
+from datetime import date, datetime
+from decimal import Decimal
+
+from ematix_flow.errors import DeclarationError, Problem
+
+Literal = str | bool | int | float | Decimal | date | datetime | bytes
+
+
+def identifier(name: str) -> str:
+    """The name of one column, quoted; a dot in it is part of the name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text_literal(value: str) -> str:
+    """A string constant. `${` is broken up because Spark would substitute `${name}` even inside a constant."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "$\\{")
+    return f"'{escaped}'"
+
+
+def literal(value: Literal, subject: str) -> str:
+    """A constant of any supported Python type; `subject` is named when the type is not supported."""
+    match value:
+        case str():
+            return text_literal(value)
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return repr(value) if math.isfinite(value) else f"double('{value}')"
+        case Decimal() if value.is_finite():
+            return f"{value:f}BD"
+        case datetime():
+            kind = "TIMESTAMP_NTZ" if value.tzinfo is None else "TIMESTAMP"
+            return f"{kind}'{value.isoformat(sep=' ')}'"
+        case date():
+            return f"DATE'{value.isoformat()}'"
+        case bytes():
+            return f"X'{value.hex()}'"
+    problem = Problem(
+        "value",
+        f"{value!r} of type {type(value).__name__}",
+        allowed="str, bool, int, float, Decimal, date, datetime, bytes; sql(...) takes any expression",
+    )
+    raise DeclarationError(subject, [problem])

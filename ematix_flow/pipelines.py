@@ -1,0 +1,43 @@
+"""The pipelines declared in this process, by name."""
+
+from __future__ import annotations
+
+from ematix_flow.errors import DeclarationError, Problem, UsageError
+from ematix_flow.problems import near
+from ematix_flow.specs import PipelineSpec
+
+_declared: dict[str, PipelineSpec] = {}
+
+
+def register(spec: PipelineSpec) -> PipelineSpec:
+    """Make a pipeline known. Declaring an equal one again, as a reloaded module does, changes nothing."""
+    earlier = _declared.get(spec.name)
+    if earlier is not None and earlier != spec:
+        found = f"declared twice, differently: {earlier.origin or 'earlier'} and {spec.origin or 'now'}"
+        raise DeclarationError(
+            f'pipeline "{spec.name}"', [Problem("name", found, "a name of its own for each pipeline")]
+        )
+    _declared[spec.name] = spec
+    return spec
+
+
+def get(name: str) -> PipelineSpec:
+    """The pipeline of this name."""
+    if name in _declared:
+        return _declared[name]
+    guess = near(name, _declared)
+    known = (
+        f"declared are {', '.join(sorted(_declared))}" if _declared else "none is declared; import the module that does"
+    )
+    next_step = f'did you mean "{guess}"? {known}' if guess else known
+    raise UsageError(f'there is no pipeline "{name}"', next_step=next_step)
+
+
+def declared() -> tuple[PipelineSpec, ...]:
+    """All of them, in the order of their declaration."""
+    return tuple(_declared.values())
+
+
+def clear() -> None:
+    """Forget all of them."""
+    _declared.clear()

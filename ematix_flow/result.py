@@ -1,0 +1,29 @@
+"""`RunResult`: what one run of a pipeline did, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Every count is of this run alone."""
+
+    pipeline: str
+    status: str
+    batches: int = 0
+    rows_consumed: int = 0
+    """All rows taken from the sources, bad ones included."""
+    rows_written: dict[str, int] = field(default_factory=dict)
+    """By target."""
+    late_rows: dict[str, int] = field(default_factory=dict)
+    """By policy: drop, reopen, dlq."""
+    dlq_rows: dict[str, int] = field(default_factory=dict)
+    """By stage: decode, event_time, transform, late, write."""
+    dropped_rows: dict[str, int] = field(default_factory=dict)
+    """By stage: decode, event_time, transform, write."""
+    changes: dict[str, int] = field(default_factory=dict)
+    """CDC counters: creates, updates, deletes, skipped, idempotent_skipped, truncates."""
+    watermark: datetime | None = None
+    duration_seconds: float = 0.0

@@ -1,0 +1,69 @@
+"""The field types that several declarations share: numbers with limits, names, and the reference to a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, PlainSerializer, PlainValidator, StrictBool, ValidationError, WithJsonSchema
+
+from ematix_flow.connections import CONNECTION_KINDS, Connection
+from ematix_flow.problems import complain, near, shown
+
+Positive = Annotated[int, Field(strict=True, ge=1)]
+NotNegative = Annotated[int, Field(strict=True, ge=0)]
+Whole = Annotated[int, Field(strict=True)]
+Flag = StrictBool
+Name = Annotated[str, Field(min_length=1)]
+Names = tuple[Name, ...]
+Character = Annotated[str, Field(min_length=1, max_length=1)]
+
+SQL_KINDS = frozenset({"postgres", "mysql", "sqlite", "duckdb", "snowflake", "bigquery", "redshift"})
+DELTA_KINDS = frozenset({"delta_local", "delta_s3"})
+FILE_KINDS = frozenset({"object_store_local", "object_store_s3"})
+BROKER_KINDS = frozenset({"kafka", "rabbitmq", "pubsub", "kinesis", "redis"})
+REGISTRY_KINDS = frozenset({"schema_registry", "glue_schema_registry"})
+
+
+def data_kinds() -> list[str]:
+    """The kinds of connection that rows can come from or go to, in the order of their registration."""
+    return [kind for kind in CONNECTION_KINDS if kind not in REGISTRY_KINDS]
+
+
+def kind_of(connection: str | Connection) -> str | None:
+    """The kind, or None for a connection that is only known by its name until the pipeline starts."""
+    return None if isinstance(connection, str) else connection.kind
+
+
+def _connection(value: Any) -> Any:
+    if isinstance(value, str):
+        if not value:
+            raise complain("found an empty text", "the name of a connection")
+        return value
+    if isinstance(value, Connection):
+        if value.kind in REGISTRY_KINDS:
+            raise complain(f"found a {type(value).__name__}", "a connection that holds rows")
+        return value
+    if isinstance(value, Mapping):
+        return _inline(value)
+    raise complain(f"found {shown(value)}", "a connection, or the name of one")
+
+
+def _inline(fields: Mapping[str, Any]) -> Connection:
+    """A connection written out where it is used. Its own errors keep their place below this one."""
+    kind = fields.get("kind")
+    if kind not in data_kinds():
+        guess = near(kind, data_kinds()) if isinstance(kind, str) else ""
+        found = "missing" if kind is None else f"found {shown(kind)}"
+        problem = complain(found, ", ".join(data_kinds()), guess)
+        raise ValidationError.from_exception_data("connection", [{"type": problem, "loc": ("kind",), "input": kind}])
+    return CONNECTION_KINDS[str(kind)].model_validate(dict(fields))
+
+
+ConnectionRef = Annotated[
+    str | Connection,
+    PlainValidator(_connection),
+    PlainSerializer(lambda value: value if isinstance(value, str) else value.model_dump()),
+    WithJsonSchema({"type": "string", "minLength": 1}),
+]
+"""The name of a connection, or the connection itself."""

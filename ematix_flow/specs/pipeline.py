@@ -1,0 +1,148 @@
+"""`PipelineSpec`: the frozen value that every declaration becomes and everything that runs is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from ematix_flow.model import Complaint, Declared, check
+from ematix_flow.problems import near
+from ematix_flow.specs.fields import SQL_KINDS, Name, NotNegative, Positive
+from ematix_flow.specs.source import Source
+from ematix_flow.specs.state import SparkSettings, StateStore, Watermark
+from ematix_flow.specs.target import Target
+from ematix_flow.specs.transform import Transform
+
+
+class PipelineSpec(Declared):
+    """One pipeline. Two pipelines are equal when they do the same, wherever they were declared."""
+
+    name: Name
+    """Name of the pipeline; its state, metrics and dead letters carry it."""
+    sources: tuple[Source, ...] = Field(min_length=1)
+    """Inputs."""
+    targets: tuple[Target, ...] = Field(min_length=1)
+    """Outputs."""
+    transform: Transform = Field(default_factory=Transform)
+    """What happens in between."""
+    state_store: StateStore = Field(default_factory=StateStore)
+    """Where checkpoints, operator state and dead letters are kept."""
+    watermark: Watermark = Field(default_factory=Watermark)
+    """How far event time has come."""
+    dead_letter_topic: Name | None = None
+    """Kafka topic for dead letters."""
+    dlq_store: Literal["auto", "topic", "table"] = "auto"
+    """Where dead letters go; auto is the topic if there is one, otherwise a table in the state store."""
+    dlq_max_attempts: Positive = 3
+    """After so many replays a dead letter is parked."""
+    delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"
+    """What Kafka targets promise."""
+    trigger_interval_ms: NotNegative | None = None
+    """Time between the starts of two micro-batches; without it, one follows the other."""
+    batch_bytes: Positive | None = None
+    """Most bytes that one micro-batch takes."""
+    idle_pause_ms: NotNegative = 500
+    """Pause after a micro-batch that found nothing."""
+    metrics_port: int | None = Field(default=None, strict=True, ge=0, le=65535)
+    """Port of `/metrics`, `/healthz` and `/readyz`."""
+    spark: SparkSettings = Field(default_factory=SparkSettings)
+    """How the Spark session is made."""
+    origin: SkipJsonSchema[str] = Field(default="", exclude=True)
+    """File and line of the declaration; no part of what the pipeline is."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PipelineSpec):
+            return NotImplemented
+        return {**self.__dict__, "origin": ""} == {**other.__dict__, "origin": ""}
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.source_names, self.target_names))
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """One name per source, unique: the given name, else the query, else `source`."""
+        return _unique(source.name or source.query or "source" for source in self.sources)
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """One name per target, unique: the table, topic, queue, stream or folder, else the kind."""
+        return _unique(_target_name(target) for target in self.targets)
+
+    @check
+    def _source_names_differ(self) -> Iterator[Complaint]:
+        seen: dict[str, int] = {}
+        for i, source in enumerate(self.sources):
+            if source.name in seen:
+                found = f'found "{source.name}", which is also the name of sources[{seen[source.name]}]'
+                yield Complaint(("sources", i, "name"), found, "a name of its own")
+            elif source.name:
+                seen[source.name] = i
+
+    @check
+    def _join_names_its_sources(self) -> Iterator[Complaint]:
+        join, names = self.transform.join, self.source_names
+        if join is None:
+            return
+        for side in ("left_source", "right_source"):
+            name = getattr(join, side)
+            if name not in names:
+                place = ("transform", "join", side)
+                yield Complaint(place, f'found "{name}", which is no source', ", ".join(names), near(name, names))
+
+    @check
+    def _tables_are_named(self) -> Iterator[Complaint]:
+        if self.transform.cdc and self.transform.cdc.tables:
+            return
+        for i, target in enumerate(self.targets):
+            if target.kind in SQL_KINDS and target.table is None:
+                yield Complaint(("targets", i, "table"), f"missing; a {target.kind} target needs a table")
+
+    @check
+    def _rows_can_be_matched(self) -> Iterator[Complaint]:
+        tables = self.transform.cdc.tables if self.transform.cdc else None
+        if tables and all(table.keys for table in tables.values()):
+            return
+        for i, target in enumerate(self.targets):
+            if target.mode in ("merge", "scd2") and not target.merge_keys:
+                found = f'missing; mode = "{target.mode}" needs keys, or a primary_key of the table'
+                yield Complaint(("targets", i, "keys"), found)
+
+    @check
+    def _dead_letters_have_a_place(self) -> Iterator[Complaint]:
+        if self.dead_letter_topic is not None:
+            return
+        if self.dlq_store == "topic":
+            yield Complaint(("dead_letter_topic",), 'missing; dlq_store = "topic" needs it')
+        elif self.state_store.kind == "in_memory":
+            for place in self._dlq_policies():
+                found = '"dlq" has nowhere to keep rows: the state store is in_memory and there is no dead_letter_topic'
+                yield Complaint(place, found, "a dead_letter_topic, or another state store")
+
+    def _dlq_policies(self) -> Iterator[tuple[str, ...]]:
+        transform = self.transform
+        if transform.on_error == "dlq":
+            yield "transform", "on_error"
+        if transform.window and transform.window.late_data == "dlq":
+            yield "transform", "window", "late_data"
+        if transform.join and transform.join.late_data == "dlq":
+            yield "transform", "join", "late_data"
+
+
+def _target_name(target: Target) -> str:
+    if target.table is not None:
+        return target.table.full_name
+    return target.topic or target.queue or target.stream or target.prefix or target.kind or str(target.connection)
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    taken: list[str] = []
+    for name in names:
+        candidate, number = name, 1
+        while candidate in taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        taken.append(candidate)
+    return tuple(taken)

@@ -1,0 +1,82 @@
+"""Where rows come from: a connection, what to read there, and how much at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from ematix_flow.model import Complaint, Declared, check
+from ematix_flow.specs.fields import (
+    DELTA_KINDS,
+    FILE_KINDS,
+    SQL_KINDS,
+    Character,
+    ConnectionRef,
+    Flag,
+    Name,
+    Positive,
+    kind_of,
+)
+
+# What `query` names, for the kinds that have nothing to read without it.
+_QUERY_MEANS = {
+    "kafka": "a topic",
+    "rabbitmq": "a queue",
+    "pubsub": "a subscription",
+    "redis": "a stream",
+    **dict.fromkeys(SQL_KINDS, "a table or a SELECT"),
+}
+
+
+class Source(Declared):
+    """One input of a pipeline."""
+
+    __meant__: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("topic", "queue", "subscription", "stream", "table", "sql"), "query"
+    )
+
+    connection: ConnectionRef
+    """Name of a declared connection, or the connection itself."""
+    query: str = ""
+    """What to read: a topic, a queue, a table or SELECT, or a folder or glob below the path of a file connection."""
+    name: Name | None = None
+    """Name of this source in SQL and joins; without it, the query."""
+    schema: Name | None = None  # type: ignore[assignment]
+    """Columns of the payload as Spark DDL, such as `id long, ts timestamp`; without it, inferred once and fixed."""
+    event_time_column: Name | None = None
+    """Column that becomes the event time `_event_ts`; without it, the record's or file's own time."""
+    max_rows_per_batch: Positive | None = None
+    """Most rows that one micro-batch takes from this source."""
+    max_files_per_batch: Positive | None = None
+    """Most files that one micro-batch takes from this source, oldest first."""
+    csv_delimiter: Character | None = None
+    """Character between CSV fields; a comma without it."""
+    csv_header: Flag | None = None
+    """Whether CSV files begin with a line of column names; true without it."""
+    csv_quote: Character | None = None
+    """Character around CSV fields that contain the delimiter; a double quote without it."""
+    csv_escape: Character | None = None
+    """Character that escapes a quote inside a quoted CSV field."""
+    csv_null_value: str | None = None
+    """Text that stands for NULL in CSV files; an empty field without it."""
+
+    @property
+    def kind(self) -> str | None:
+        """Kind of the connection, or None while it is only known by name."""
+        return kind_of(self.connection)
+
+    @check
+    def _has_something_to_read(self) -> Iterator[Complaint]:
+        meaning = _QUERY_MEANS.get(self.kind or "")
+        if meaning and not self.query.strip():
+            yield Complaint(("query",), "missing", f"{meaning}, because the source is {self.kind}")
+
+    @check
+    def _options_fit_the_kind(self) -> Iterator[Complaint]:
+        if self.kind is None or self.kind in FILE_KINDS:
+            return
+        for option in ("csv_delimiter", "csv_header", "csv_quote", "csv_escape", "csv_null_value"):
+            if getattr(self, option) is not None:
+                yield Complaint((option,), f"has no meaning for a {self.kind} source", "only with files")
+        if self.max_files_per_batch is not None and self.kind not in DELTA_KINDS:
+            yield Complaint(("max_files_per_batch",), f"has no meaning for a {self.kind} source", "max_rows_per_batch")

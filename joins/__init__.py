@@ -1,0 +1,1 @@
+"""Owns the stream-stream joins."""

@@ -1,0 +1,96 @@
+"""What every target is: capabilities as data, and three calls in the order of the commit protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from ematix_flow.errors import FlowError
+from ematix_flow.state.fence import Fence
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a target can do. Callers decide by these values and never by a target's name."""
+
+    fenced: bool
+    """A batch that is applied again changes nothing."""
+    transactional: bool
+    """Rows and fence become visible together or not at all."""
+    modes: frozenset[str]
+    """The strategies it applies: append, truncate, merge, scd2."""
+    visibility: str
+    """In words, what a reader may see while a batch is being applied."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch on its way through the eight steps."""
+
+    pipeline: str
+    generation: str
+    number: int
+    scratch: Callable[[str], Path]
+    """Gives an empty folder that nobody reads."""
+    reached: Callable[[str], None] = field(default=lambda _: None, compare=False)
+    """Called at points inside a step where a crash is worth a test."""
+
+    def fence(self, target: str) -> Fence:
+        return Fence(self.pipeline, target, self.generation, self.number)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Rows written where nobody reads, ready to be applied."""
+
+    folder: Path
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Applied:
+    """`done` is False when the fence showed that the batch was there already."""
+
+    done: bool
+
+
+class Sink(Protocol):
+    capabilities: ClassVar[Capabilities]
+
+    def prepare(self, schema: StructType) -> None:
+        """Before the first batch and whenever the schema changes: create the table or check that it fits."""
+
+    def stage(self, rows: DataFrame, batch: Batch) -> Staged:
+        """Step 3, one Spark job. May be called again for the same batch and must then forget the first call."""
+
+    def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
+        """Step 5, all or nothing. If the fence is there it does nothing and says so. A failure leaves the batch to be
+        planned again with the same rows."""
+
+
+class SchemaDrift(FlowError):
+    """The rows of the pipeline no longer fit the table they go to."""
+
+    code = "schema-drift"
+
+    def __init__(self, table: str, differences: list[str], **facts: Any) -> None:
+        self.table = table
+        self.differences = tuple(differences)
+        super().__init__(
+            f"the rows do not fit table {table}: " + "; ".join(differences),
+            next_step="change the transform to produce the table's columns, or alter the table",
+            **facts,
+        )
+
+
+class TargetUnavailable(FlowError):
+    """The target cannot be reached now; the batch is tried again."""
+
+    code = "target-unavailable"
+    transient = True

@@ -1,0 +1,29 @@
+"""From a declared target to the sink that writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ematix_flow.config import connect, resolve_connection
+from ematix_flow.errors import NotBuilt
+from ematix_flow.sinks.base import Sink
+from ematix_flow.sinks.duckdb import DuckDBSink
+from ematix_flow.sinks.files import FilesSink
+from ematix_flow.specs import Target
+
+_SINKS: dict[str, Any] = {"duckdb": DuckDBSink, "object_store_local": FilesSink}
+
+
+def open_sink(target: Target, name: str) -> Sink:
+    sink: Sink = sink_type(target)(target, connect(target.connection), name)
+    return sink
+
+
+def sink_type(target: Target) -> Any:
+    """The class that writes this target, which knows what it can do before anything is opened."""
+    kind = resolve_connection(target.connection).kind
+    if kind not in _SINKS:
+        raise NotBuilt(f"target {kind!r}", instead=f"targets built so far: {', '.join(_SINKS)}")
+    if target.mode not in _SINKS[kind].capabilities.modes:
+        raise NotBuilt(f"mode {target.mode!r} on {kind!r}", instead='use mode = "append"')
+    return _SINKS[kind]

@@ -1,0 +1,24 @@
+"""Writes that are still there after a power cut: the bytes, then the name, reach the disk before a call returns."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a folder (its list of names) to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write(path: Path, text: str) -> None:
+    """Replace `path` by `text`, all or nothing."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    sync(draft)
+    draft.replace(path)
+    sync(path.parent)

@@ -1,0 +1,26 @@
+"""Where this machine keeps what the product must remember: `$EMATIX_FLOW_HOME`, by default `./.ematix-flow`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+
+def home() -> Path:
+    return Path(os.environ.get("EMATIX_FLOW_HOME") or ".ematix-flow").absolute()
+
+
+def state_of(pipeline: str) -> Path:
+    return home() / "state" / file_name(pipeline)
+
+
+def file_name(name: str) -> str:
+    """A name of the user's as one part of a path."""
+    return quote(name, safe=" ")
+
+
+def logs() -> Path:
+    folder = home() / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

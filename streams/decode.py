@@ -1,0 +1,113 @@
+"""Payload bytes to columns, for files: one decoder per format, each tagging the rows that it cannot read.
+
+A decoder gives the columns of the schema, by name, plus the four columns that `envelope.wrapped` turns into `_flow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.specs import Source
+from ematix_flow.streams.csv_reader import FILE, MALFORMED, ROW, CsvOptions, csv_rows, raw_schema
+from ematix_flow.streams.envelope import ARRIVED, ERROR, PAYLOAD, POSITION, tag
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+    from pyspark.sql.types import StructField, StructType
+
+Decoder = Callable[["DataStreamReader", str, "StructType", Source], "DataFrame"]
+
+_CORRUPT = "_flow_corrupt"
+_BLOCK = "concat(_metadata.file_path, '#', _metadata.file_block_start)"
+
+
+def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> DataFrame:
+    """Lines are read as text, so that a bad one is kept byte for byte."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructType
+
+    lines = reader.option("lineSep", "\n").format("text").load(path)
+    folders = [name for name in lines.columns if name != "value"]
+    in_line = StructType([field for field in schema.fields if field.name not in folders])
+    parsed = F.from_json(
+        "value", StructType(in_line.fields).add(_CORRUPT, StringType()), {"columnNameOfCorruptRecord": _CORRUPT}
+    )
+    unreadable = F.col("_parsed").isNull() | F.col(f"_parsed.{_CORRUPT}").isNotNull()
+    return (
+        lines.where("length(trim(value)) > 0")
+        .select("*", "_metadata", parsed.alias("_parsed"))
+        .select(
+            *[_column(field.name, field.dataType, folders) for field in schema.fields],
+            F.expr(_BLOCK).alias(POSITION),
+            F.col("_metadata.file_modification_time").alias(ARRIVED),
+            F.col("value").cast("binary").alias(PAYLOAD),
+            tag(unreadable, "decode", "bad-json").alias(ERROR),
+        )
+    )
+
+
+def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> DataFrame:
+    """Columns are matched by the header's names, so that files may differ in order and have columns we do not know."""
+    from pyspark.sql import functions as F
+
+    listing = reader.format("binaryFile").load(path).drop("content", "length")
+    in_file = [field for field in schema.fields if field.name not in listing.columns]
+    names = [field.name for field in in_file]
+    raw = listing.mapInArrow(csv_rows(names, CsvOptions.of(source)), raw_schema(names, listing))
+    wrong_shape = F.when(F.col(MALFORMED).isNotNull(), F.lit("the line does not have as many fields as the header"))
+    reason = F.coalesce(wrong_shape, *[_misfit(field) for field in in_file])
+    return raw.select(
+        *[F.col(f"`{f.name}`").try_cast(f.dataType).alias(f.name) for f in schema.fields],
+        F.concat_ws("#", FILE, ROW).alias(POSITION),
+        F.col("modificationTime").alias(ARRIVED),
+        F.coalesce(MALFORMED, F.to_csv(F.struct(*[F.col(f"`{n}`") for n in names]))).cast("binary").alias(PAYLOAD),
+        tag(reason.isNotNull(), "decode", "bad-csv", reason).alias(ERROR),
+    )
+
+
+def _misfit(field: StructField) -> Column:
+    from pyspark.sql import functions as F
+
+    text = F.col(f"`{field.name}`")
+    words = F.concat(
+        F.lit(f"column {field.name}: cannot read \""), text, F.lit(f"\" as {field.dataType.simpleString()}")
+    )
+    return F.when(text.isNotNull() & text.try_cast(field.dataType).isNull(), words)
+
+
+def _columnar(form: str) -> Decoder:
+    def read(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        rows = reader.format(form).schema(schema).load(path)
+        return rows.select(
+            *[F.col(f"`{name}`") for name in schema.fieldNames()],
+            F.expr(_BLOCK).alias(POSITION),
+            F.col("_metadata.file_modification_time").alias(ARRIVED),
+            F.to_json(F.struct(*[F.col(f"`{name}`") for name in schema.fieldNames()])).cast("binary").alias(PAYLOAD),
+            tag(F.lit(False), "decode", "").alias(ERROR),
+        )
+
+    return read
+
+
+def csv_reader_options(source: Source) -> dict[str, Any]:
+    """The same choices for Spark's own reader, which only looks at the names and types of the columns."""
+    options = CsvOptions.of(source)
+    return {"sep": options.delimiter, "header": options.header, "quote": options.quote, "nullValue": options.null_value}
+
+
+def _column(name: str, kind: Any, folders: list[str]) -> Column:
+    from pyspark.sql import functions as F
+
+    return (F.col(f"`{name}`").cast(kind) if name in folders else F.col(f"_parsed.`{name}`")).alias(name)
+
+
+DECODERS: dict[str, Decoder] = {
+    "json_lines": json_lines,
+    "csv": csv,
+    "parquet": _columnar("parquet"),
+    "orc": _columnar("orc"),
+}

@@ -1,0 +1,70 @@
+"""Errors of a running pipeline: what Spark and Python raised, as `FlowError`s that say where and what to do."""
+
+from __future__ import annotations
+
+import re
+
+from ematix_flow.errors import FlowError
+
+
+class BadRowError(FlowError):
+    """A row that cannot be used stopped the pipeline, because `on_error` is `fail`. Nothing of its batch is visible."""
+
+    code = "bad-row"
+
+    def __init__(self, *, stage: str, position: str, reason: str, others: int) -> None:
+        self.stage, self.position, self.reason = stage, position, reason
+        more = f" (and {others} more in this batch)" if others else ""
+        super().__init__(
+            f"a row failed in {stage}: {position}: {reason}{more}; nothing of its batch was written",
+            next_step='correct the input, or set on_error = "dlq" to keep such rows aside or "drop" to count them',
+        )
+
+
+class TransformFailed(FlowError):
+    """The SQL raised an error while it ran over the rows of a batch."""
+
+    code = "transform-failed"
+
+
+class BatchFailed(FlowError):
+    """A batch failed for a reason that is not known better; it is planned again with the same rows."""
+
+    code = "batch-failed"
+    transient = True
+
+
+def explained(error: BaseException, step: str, batch: int) -> FlowError:
+    """The `FlowError` for whatever ended a batch."""
+    if isinstance(error, FlowError):
+        return error
+    condition, words = spark_words(error)
+    if condition in _ROW_CONDITIONS:
+        return TransformFailed(
+            f"batch {batch}: a row failed in the transform: {words}",
+            next_step="guard the expression, for example with try_cast or try_divide",
+        )
+    return BatchFailed(
+        f"batch {batch} failed in step {step}: {words}",
+        next_step="the batch is planned again when the pipeline runs next; `flow --debug ...` shows the whole error",
+    )
+
+
+def spark_words(error: BaseException) -> tuple[str, str]:
+    """Spark's error condition, if there is one, and the first sentence of its message."""
+    text = str(error)
+    found = re.search(r"\[([A-Z][A-Z0-9_.]+)\]\s*([^\n]*)", text)
+    if found:
+        return found.group(1), f"[{found.group(1)}] {found.group(2).strip()}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "", f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+# What a value can do wrong in an expression, in Spark's words.
+_ROW_CONDITIONS = frozenset({
+    "CAST_INVALID_INPUT", "CAST_OVERFLOW", "DIVIDE_BY_ZERO", "ARITHMETIC_OVERFLOW", "BINARY_ARITHMETIC_OVERFLOW",
+    "NUMERIC_VALUE_OUT_OF_RANGE", "NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION", "CANNOT_PARSE_TIMESTAMP",
+    "INVALID_ARRAY_INDEX", "INVALID_ARRAY_INDEX_IN_ELEMENT_AT", "MAP_KEY_DOES_NOT_EXIST", "INVALID_INDEX_OF_ZERO",
+    "DATETIME_OVERFLOW", "INTERVAL_ARITHMETIC_OVERFLOW", "USER_RAISED_EXCEPTION", "REMAINDER_BY_ZERO",
+    "CONVERSION_INVALID_INPUT", "INVALID_URL", "DATETIME_FIELD_OUT_OF_BOUNDS",
+})  # fmt: skip

@@ -1,0 +1,124 @@
+"""The Spark session: one JVM per process, its noise in a log file, settings that fit small batches."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ematix_flow.errors import FlowError
+from ematix_flow.specs import SparkSettings
+from ematix_flow.state.home import logs
+from ematix_flow.streams.jars import jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Set when the JVM starts.
+_STATIC = {
+    "spark.app.name": "ematix-flow",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+}
+# A driver that serves only this machine should be reachable only from it.
+_STATIC_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+# Set for every run, in a session of its own, so that a caller's session keeps its settings.
+_PER_RUN = {
+    "spark.sql.session.timeZone": "UTC",
+    # Names that differ only in case are two columns in JSON and in most databases' quoted form, but not in SQL text.
+    "spark.sql.caseSensitive": "false",
+    # INT96, Spark's default, is read by DuckDB and others as another type.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # With one minimum partition, files are cut at the same bytes on every machine, so a repeated batch has the same
+    # rows in the same order; small batches are one task, and a task costs more than it saves below this size.
+    "spark.sql.files.maxPartitionBytes": "16m",
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.ignoreMissingFiles": "false",
+}
+# Renames within one disk need neither a copy nor an abort protocol.
+_FILE_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+class JavaMissing(FlowError):
+    """Spark could not start a Java virtual machine."""
+
+    code = "java-missing"
+    exit_code = 2
+
+
+def session_for(
+    settings: SparkSettings,
+    *,
+    jar_groups: Collection[str] = (),
+    spark: SparkSession | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session for one run: in the caller's JVM, in the one this process already has, or in a new one."""
+    from pyspark.sql import SparkSession
+
+    base = spark or SparkSession.getActiveSession() or _started() or _start(settings, jar_groups)
+    session = base.newSession()
+    cores = session.sparkContext.defaultParallelism
+    per_run = _PER_RUN | {
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
+    }
+    for key, value in (per_run | dict(conf or {}) | _runtime_part(settings.conf, session)).items():
+        session.conf.set(key, value)
+    return session
+
+
+def _started() -> SparkSession | None:
+    """The session of a JVM that this process started before."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context
+    return SparkSession(context) if context is not None else None
+
+
+def _start(settings: SparkSettings, jar_groups: Collection[str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    # Otherwise workers take the first python3 of the PATH, which has none of our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    master = settings.master or "local[*]"
+    log = logs() / "spark.log"
+    conf = SparkConf(loadDefaults=False)
+    static = _STATIC | (_STATIC_LOCAL if master.startswith("local") else {}) | _logging(log)
+    if jar_groups:
+        static["spark.jars"] = ",".join(map(str, jars(jar_groups)))
+    for key, value in ({"spark.master": master} | static | dict(settings.conf)).items():
+        conf.set(key, value)
+    try:
+        with log.open("ab") as noise:
+            gateway = launch_gateway(conf, {"stdout": noise, "stderr": noise})
+        return SparkSession(SparkContext(conf=conf, gateway=gateway))
+    except (PySparkException, OSError) as error:
+        raise JavaMissing(
+            f"Spark's Java process did not start ({str(error).splitlines()[0]})",
+            next_step=f"install Java 17 or set JAVA_HOME, then `flow doctor`; the details are in {log}",
+        ) from error
+
+
+def _logging(log: Path) -> dict[str, str]:
+    settings = files("ematix_flow.streams") / "log4j2.properties"
+    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{settings} -Dflow.log={log}"}
+
+
+def _runtime_part(conf: Mapping[str, str], session: SparkSession) -> dict[str, str]:
+    """What of the user's `[spark] conf` can be set on a running JVM."""
+    return {key: value for key, value in conf.items() if key.startswith("spark.sql.") and session.conf.isModifiable(key)}

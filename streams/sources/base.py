@@ -1,0 +1,45 @@
+"""What every source is: rows with an envelope, and a call that tells it which of them are safe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from ematix_flow.errors import FlowError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+class StreamSource(Protocol):
+    replayable: ClassVar[bool]
+    """A batch that is planned again reads the same rows."""
+    payload_format: str
+    """What the original bytes of a row are, for its dead letter."""
+    payload_schema: StructType
+    """The columns of the payload, fixed at the first start."""
+
+    def read(self, session: SparkSession) -> DataFrame:
+        """The endless table of this source, every row in its envelope."""
+
+    def reason(self, payload: bytes) -> str:
+        """Why these bytes could not be decoded, for a person."""
+
+    def place(self, position: str, payload: bytes) -> str:
+        """Where a bad row is, for a person."""
+
+    def release(self, batch: int) -> None:
+        """Step 7: everything up to this batch is durable in every target, so the source may forget it."""
+
+
+class SourceNotFound(FlowError):
+    """The place that a source names does not exist."""
+
+    code = "source-not-found"
+
+
+class NothingToInfer(FlowError):
+    """No schema is declared and there is no input yet to infer it from."""
+
+    code = "nothing-to-infer"
+    transient = True

@@ -1,0 +1,63 @@
+"""What lies in a folder of files, seen from the driver: which files a source would read, and how large a row is."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+_SAMPLED_FILES = 8
+_SAMPLED_BYTES = 1 << 20
+
+
+def is_pattern(path: str) -> bool:
+    return glob.has_magic(path)
+
+
+def visible_files(path: str) -> list[Path]:
+    """Oldest first. Names that begin with `_` or `.` are skipped, as Spark skips them."""
+    roots = [Path(p) for p in glob.glob(path)] if is_pattern(path) else [Path(path)]
+    found = [file for root in roots for file in _below(root)]
+    return sorted(found, key=lambda file: (file.stat().st_mtime_ns, str(file)))
+
+
+def bytes_per_row(files: Iterable[Path], form: str) -> tuple[float, float]:
+    """Average bytes of a row, and of a file, over the first few files; zeros if there is nothing to measure."""
+    sizes, rows, measured = [], 0, 0
+    for file in islice(files, _SAMPLED_FILES):
+        size = file.stat().st_size
+        counted_rows, counted_bytes = _count(file, size, form)
+        sizes.append(size)
+        rows += counted_rows
+        measured += counted_bytes
+    return (measured / rows, sum(sizes) / len(sizes)) if rows else (0.0, 0.0)
+
+
+def line_of(file: Path, line: bytes) -> int | None:
+    """The number of the first such line, counted from 1."""
+    with file.open("rb") as lines:
+        return next((number for number, found in enumerate(lines, 1) if found.rstrip(b"\r\n") == line.rstrip(b"\r")), None)
+
+
+def _below(root: Path) -> Iterable[Path]:
+    if root.is_file():
+        yield root
+        return
+    for entry in root.iterdir():
+        if not entry.name.startswith(("_", ".")):
+            yield from _below(entry)
+
+
+def _count(file: Path, size: int, form: str) -> tuple[int, int]:
+    if form == "parquet":
+        from pyarrow.parquet import read_metadata
+
+        return read_metadata(file).num_rows, size
+    if form == "orc":
+        from pyarrow.orc import ORCFile
+
+        return ORCFile(file).nrows, size
+    with file.open("rb") as lines:
+        head = lines.read(_SAMPLED_BYTES)
+    return head.count(b"\n") + (not head.endswith(b"\n")), len(head)

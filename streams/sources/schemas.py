@@ -1,0 +1,98 @@
+"""The columns of a payload: declared, or inferred at the first start and fixed in the checkpoint from then on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ematix_flow.errors import DeclarationError, Problem
+from ematix_flow.specs import Source
+from ematix_flow.state.home import file_name
+from ematix_flow.state.store import LocalStore
+from ematix_flow.streams.decode import csv_reader_options
+from ematix_flow.streams.sources.base import NothingToInfer
+from ematix_flow.streams.sources.listing import is_pattern, visible_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
+
+# Enough to meet the rare columns, little enough not to read a large backlog twice.
+_INFERRED_FILES = 1000
+_INFERRED_BYTES = 256 << 20
+
+_CORRUPT = "_corrupt_record"
+
+
+def fixed_schema(
+    source: Source, name: str, form: str, path: str, store: LocalStore, session: SparkSession
+) -> StructType:
+    from pyspark.sql.types import StructType
+
+    if source.schema is not None:
+        return declared_schema(source.schema, name)
+    memory = f"schema.{file_name(name)}.json"
+    known = store.recall(memory)
+    if known is not None:
+        return StructType.fromJson(json.loads(known))
+    files = _sample(visible_files(path))
+    if not files:
+        raise NothingToInfer(
+            f"source {name!r}: there is no file in {path} yet to infer the columns from",
+            next_step='declare them, for example schema = "id long, amount double, ts timestamp", or add a first file',
+        )
+    # The base makes folders such as `day=2026-01-01` a column.
+    base = {} if is_pattern(path) or Path(path).is_file() else {"basePath": path}
+    inferred = _INFER[form](session.read.options(**base), [str(file) for file in files], source)
+    schema = StructType([field for field in inferred.fields if field.name != _CORRUPT])
+    store.remember(memory, schema.json())
+    return schema
+
+
+def declared_schema(ddl: str, name: str) -> StructType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        return StructType.fromDDL(ddl)
+    except PySparkException as error:
+        problem = Problem(
+            f"source {name!r} schema", f'found "{ddl}", which Spark cannot read', allowed='for example "id long, ts timestamp"'
+        )
+        raise DeclarationError("schema", [problem]) from error
+
+
+def _sample(files: list[Path]) -> list[Path]:
+    chosen, size = [], 0
+    for file in files[:_INFERRED_FILES]:
+        size += file.stat().st_size
+        if chosen and size > _INFERRED_BYTES:
+            break
+        chosen.append(file)
+    return chosen
+
+
+def _infer_json(reader: DataFrameReader, files: list[str], source: Source) -> StructType:
+    return reader.json(files).schema
+
+
+def _infer_csv(reader: DataFrameReader, files: list[str], source: Source) -> StructType:
+    return reader.options(**csv_reader_options(source), inferSchema=True).csv(files).schema
+
+
+def _infer_columnar(form: str) -> Callable[[DataFrameReader, list[str], Source], StructType]:
+    def infer(reader: DataFrameReader, files: list[str], source: Source) -> StructType:
+        # One odd file must not hide the columns of the others.
+        return reader.option("mergeSchema", True).format(form).load(files).schema
+
+    return infer
+
+
+_INFER = {
+    "json_lines": _infer_json,
+    "csv": _infer_csv,
+    "parquet": _infer_columnar("parquet"),
+    "orc": _infer_columnar("orc"),
+}

@@ -1,0 +1,35 @@
+"""`import ematix_flow` is fast and loads neither Spark nor a driver."""
+
+import json
+import subprocess
+import sys
+
+HEAVY = {
+    "pyspark",
+    "py4j",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "duckdb",
+    "sqlglot",
+    "confluent_kafka",
+    "psycopg",
+    "pymysql",
+    "boto3",
+    "pika",
+}
+
+PROGRAM = """
+import json, sys, time
+start = time.perf_counter()
+import ematix_flow
+seconds = time.perf_counter() - start
+print(json.dumps({"seconds": seconds, "loaded": sorted({name.partition(".")[0] for name in sys.modules})}))
+"""
+
+
+def test_importing_the_declarations_loads_nothing_heavy_and_takes_under_a_second() -> None:
+    output = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
+    report = json.loads(output)
+    assert HEAVY.isdisjoint(report["loaded"])
+    assert report["seconds"] < 1

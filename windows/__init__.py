@@ -1,0 +1,1 @@
+"""Owns the tumbling, hopping and session operators."""
