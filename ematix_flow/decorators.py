@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Unpack
 from ematix_flow import connections, pipelines, table
 from ematix_flow.errors import DeclarationError, NotBuilt, Problem
 from ematix_flow.keywords import Keywords, spec_from_keywords
-from ematix_flow.problems import near
+from ematix_flow.problems import near, shown
 from ematix_flow.result import RunResult
 from ematix_flow.specs import PipelineSpec
 
@@ -82,7 +82,7 @@ def _short(file: str) -> str:
 
 def _check_signature(function: Callable[[], Any], origin: str) -> None:
     if not inspect.isfunction(function):
-        found = f"found a {type(function).__name__}"
+        found = f"found {shown(function)}"
         raise DeclarationError("@ematix.streaming_pipeline", [Problem("", found, "a function without arguments")])
     if parameters := list(inspect.signature(function).parameters):
         found = f"the function takes {', '.join(parameters)}"

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ematix_flow.connections import Connection
 from ematix_flow.errors import DeclarationError, Problem
-from ematix_flow.problems import Loc, Spelling, problems_of, unknown_key
+from ematix_flow.problems import Loc, Spelling, arranged, problems_of, unknown_key
 from ematix_flow.specs import (
     CDC,
     Join,
@@ -124,7 +124,7 @@ def spec_from_keywords(origin: str = "", **keywords: Unpack[Keywords]) -> Pipeli
     try:
         spec = PipelineSpec.model_validate(fields)
     except ValidationError as error:
-        problems += problems_of(error, PipelineSpec, spelling)
+        problems = arranged([*problems, *problems_of(error, PipelineSpec, spelling)])
         raise DeclarationError(_subject(given, origin), problems) from None
     if problems:
         raise DeclarationError(_subject(given, origin), problems)

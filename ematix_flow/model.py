@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, LiteralString, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin
 
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Field,
     ModelWrapValidatorHandler,
     TypeAdapter,
     ValidationError,
@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from ematix_flow.errors import DeclarationError, Problem
-from ematix_flow.problems import COMPLAINT, PYDANTIC_KINDS, Loc, complain, problems_of
+from ematix_flow.problems import COMPLAINT, PYDANTIC_KINDS, Loc, bare, complain, problems_of
 
 __all__ = ["Complaint", "Declared", "check", "problems_of"]
 
@@ -103,7 +103,7 @@ class Declared(BaseModel, metaclass=_Declaring):
             built = build(data)
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            complaints = _complaints_about_the_rest(cls, data, errors) if isinstance(data, Mapping) else []
+            complaints = _complaints_about_the_rest(cls, data) if isinstance(data, Mapping) else []
             raise _error(cls, errors, complaints) from None
         complaints = [complaint for rule in cls.__checks__ for complaint in rule(built)]
         if complaints:
@@ -111,30 +111,44 @@ class Declared(BaseModel, metaclass=_Declaring):
         return built
 
 
-def _complaints_about_the_rest(
-    cls: type[Declared], data: Mapping[str, Any], errors: list[ErrorDetails]
-) -> list[Complaint]:
-    """The rules applied to the fields that are right; a rule that needs a wrong one is skipped."""
-    wrong = {error["loc"][0] for error in errors if error["loc"]}
-    right: dict[str, Any] = {}
-    for name, field in cls.model_fields.items():
-        key = field.alias if field.alias and field.alias in data else name
-        if name in wrong or field.alias in wrong:
-            continue
-        right[name] = (
-            _field(cls, name).validate_python(data[key])
-            if key in data
-            else field.get_default(call_default_factory=True)
-        )
-    partial = cls.__new__(cls)
-    object.__setattr__(partial, "__dict__", right)
+def _complaints_about_the_rest(cls: type[Declared], data: Mapping[str, Any]) -> list[Complaint]:
+    """The rules applied to what is right; a rule ends where it needs a field that is wrong."""
+    partial = _partial(cls, data)
     complaints: list[Complaint] = []
     for rule in cls.__checks__:
-        try:
-            complaints += rule(partial)
-        except AttributeError:  # a field that is wrong is absent here
-            continue
+        with suppress(AttributeError):  # a field that is wrong is absent
+            for complaint in rule(partial):
+                complaints.append(complaint)  # noqa: PERF402 - what came before the absent field counts
     return complaints
+
+
+def _partial(cls: type[Declared], data: Mapping[str, Any]) -> Declared:
+    """The declaration with the fields that are right; those that are wrong are absent."""
+    fields: dict[str, Any] = {}
+    for name, field in cls.model_fields.items():
+        key = field.alias if field.alias and field.alias in data else name
+        if key in data:
+            with suppress(ValidationError):
+                fields[name] = _right_part(field.annotation, _field(cls, name), data[key])
+        elif not field.is_required():
+            fields[name] = field.get_default(call_default_factory=True)
+    partial = cls.__new__(cls)
+    object.__setattr__(partial, "__dict__", fields)
+    return partial
+
+
+def _right_part(annotation: Any, whole: TypeAdapter[Any], value: Any) -> Any:
+    """The value, or what is right of it if it is made of declarations."""
+    try:
+        return whole.validate_python(value)
+    except ValidationError:
+        kind, _ = bare(annotation)
+        if isinstance(kind, type) and issubclass(kind, Declared) and isinstance(value, Mapping):
+            return _partial(kind, value)
+        item = get_args(kind)[0] if get_origin(kind) is tuple else None
+        if isinstance(item, type) and issubclass(item, Declared) and isinstance(value, list | tuple):
+            return tuple(_right_part(item, TypeAdapter(item), each) for each in value)
+        raise
 
 
 @lru_cache(maxsize=256)
@@ -156,8 +170,8 @@ def _again(error: ErrorDetails) -> InitErrorDetails:
     """The same error in the form in which it can be raised once more."""
     ctx = error.get("ctx", {})
     kind: str | PydanticCustomError = error["type"]
-    if kind == COMPLAINT:
+    if error["type"] == COMPLAINT:
         kind = complain(**ctx)
-    elif kind not in PYDANTIC_KINDS:
-        kind = PydanticCustomError(cast(LiteralString, kind), cast(LiteralString, error["msg"]))
+    elif error["type"] not in PYDANTIC_KINDS:
+        kind = PydanticCustomError("conflict", error["msg"])
     return InitErrorDetails(type=kind, loc=error["loc"], input=error["input"], ctx=ctx)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import isroutine
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -21,8 +22,32 @@ Loc = tuple[str | int, ...]
 """Where something stands, step by step: `("sources", 0, "query")`."""
 
 COMPLAINT = "complaint"
+UNKNOWN = "unknown key"
 PYDANTIC_KINDS = frozenset(get_args(ErrorType))
 _SECRET = re.compile(r"password|secret|token|private_key|access_key|api_key|ssl_key|url|dsn", re.IGNORECASE)
+_SAID_FOR = {
+    "upsert": ("merge",),
+    "overwrite": ("truncate",),
+    "replace": ("truncate",),
+    "insert": ("append", "create"),
+    "skip": ("drop", "ignore"),
+    "ignore": ("drop",),
+    "sliding": ("hopping",),
+    "fixed": ("tumbling",),
+    "mean": ("avg",),
+    "average": ("avg",),
+    "outer": ("full_outer",),
+    "left": ("left_outer",),
+    "right": ("right_outer",),
+    "pg": ("postgres",),
+    "delta": ("delta_local",),
+    "files": ("object_store_local",),
+    "local": ("object_store_local",),
+    "s3": ("object_store_s3",),
+    "json": ("json_lines",),
+    "memory": ("in_memory",),
+}
+"""Words from other tools -> the words here that mean the same."""
 _LONGEST_SHOWN = 60
 _MOST_LISTED = 50  # a Kafka source has about forty keys; more are those of all kinds together and help nobody
 
@@ -69,11 +94,15 @@ def problems_of(
     """Every error as a `Problem`, in the order of the file where there is one."""
     spelling = spelling or Spelling()
     told = [details for details in error.errors(include_url=False) if not _is_echo(details)]
-    return in_file_order(dict.fromkeys(_problem(details, model, spelling) for details in told))
+    return arranged(_problem(details, model, spelling) for details in told)
 
 
-def in_file_order(problems: Iterable[Problem]) -> list[Problem]:
-    return sorted(problems, key=lambda problem: problem.line or 0)
+def arranged(problems: Iterable[Problem]) -> list[Problem]:
+    """Each problem once, in the order of the file; a misspelt key is not also reported as a missing one."""
+    once = list(dict.fromkeys(problems))
+    meant = {_beside(problem.key, problem.suggestion) for problem in once if problem.found == UNKNOWN}
+    told = [problem for problem in once if not (problem.found.startswith("missing") and problem.key in meant)]
+    return sorted(told, key=lambda problem: problem.line or 0)
 
 
 def unknown_key(
@@ -85,13 +114,19 @@ def unknown_key(
     moved = (path for path in elsewhere if path.split(".")[-1] == key)
     suggestion = meant or near(key, known) or next(longer, "") or next(moved, "")
     allowed = ", ".join(known) if not suggestion and len(known) <= _MOST_LISTED else ""
-    return spelling.problem(place, "unknown key", allowed, suggestion)
+    return spelling.problem(place, UNKNOWN, allowed, suggestion)
+
+
+def _beside(key: str, other: str) -> str:
+    table, dot, _ = key.rpartition(".")
+    return f"{table}{dot}{other}"
 
 
 def near(word: str, known: Iterable[str]) -> str:
     """The known word that was probably meant, or nothing."""
-    matches = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else ""
+    choices = list(known)
+    said = [choice for choice in _SAID_FOR.get(word.lower(), ()) if choice in choices]
+    return next(iter(said or difflib.get_close_matches(word.lower(), choices, n=1, cutoff=0.6)), "")
 
 
 def key_path(place: Loc) -> str:
@@ -111,7 +146,7 @@ def shown(value: object, key: str = "") -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         if key and _SECRET.search(key):
-            return "a text that is not shown"
+            return "a string that is not shown"
         return json.dumps(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "...", ensure_ascii=False)
     if isinstance(value, int | float):
         return str(value)
@@ -121,12 +156,14 @@ def shown(value: object, key: str = "") -> str:
         return "a table"
     if isinstance(value, list | tuple | set | frozenset):
         return "a list" if value else "an empty list"
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"the function {value.__name__}" if isroutine(value) else f"a {type(value).__name__}"
 
 
-def words_for(annotation: Any) -> str:
+def words_for(annotation: Any, *, python: bool = False) -> str:
     """What a field takes, in plain words."""
-    annotation, limits = _bare(annotation)
+    annotation, limits = bare(annotation)
     origin = get_origin(annotation)
     if origin is Literal:
         return ", ".join(str(choice) for choice in get_args(annotation))
@@ -135,11 +172,13 @@ def words_for(annotation: Any) -> str:
     if annotation in (int, float):
         return " ".join(["an integer" if annotation is int else "a number", *_limits(limits)])
     if annotation is str:
-        return "a text"
+        return "one character" if any(getattr(limit, "max_length", 0) == 1 for limit in limits) else "a string"
     if origin in (tuple, list):
-        return 'a list of texts, such as ["id"]' if get_args(annotation)[:1] == (str,) else "a list"
-    if origin is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-        return "a table"
+        return 'a list of strings, such as ["id"]' if bare(get_args(annotation)[0])[0] is str else "a list"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"{annotation.__name__}(...)" if python else "a table"
+    if origin is dict:
+        return "a dict" if python else "a table"
     return ""
 
 
@@ -150,11 +189,11 @@ def _problem(details: ErrorDetails, model: type[BaseModel] | None, spelling: Spe
         return spelling.problem(place, ctx["found"], ctx["allowed"], ctx["suggestion"])
     if kind == "extra_forbidden":
         known = spelling.keys.get(place[:-1]) or _keys_of(model, loc[:-1])
-        meant = getattr(_bare(_annotation_at(model, loc[:-1]))[0], "__meant__", {}).get(loc[-1], "")
+        meant = getattr(bare(_annotation_at(model, loc[:-1]))[0], "__meant__", {}).get(loc[-1], "")
         return unknown_key(place, known, spelling, elsewhere=spelling.elsewhere, meant=meant)
-    expected = words_for(_annotation_at(model, loc)) if model else ""
+    expected = words_for(_annotation_at(model, loc), python=not spelling.file) if model else ""
     if kind == "missing":
-        return spelling.problem(place, "missing", "" if expected == "a text" else expected)
+        return spelling.problem(place, "missing", expected if "," in expected or expected.startswith("an ") else "")
     if kind in ("value_error", "assertion_error"):
         return spelling.problem(place, str(ctx["error"]))
     if kind not in PYDANTIC_KINDS:
@@ -166,7 +205,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel] | None, spelling: Spe
         guess = near(details["input"], choices) if isinstance(details["input"], str) else ""
         return spelling.problem(place, found, ", ".join(choices), guess)
     if kind == "string_too_short":
-        return spelling.problem(place, "found an empty text")
+        return spelling.problem(place, "found an empty string")
     if kind == "too_short":
         return spelling.problem(place, "found an empty list", "at least one")
     return spelling.problem(place, found, expected or _lower_first(details["msg"]))
@@ -177,7 +216,7 @@ def _is_echo(details: ErrorDetails) -> bool:
     return details["type"] == "too_short" and bool(details["input"])
 
 
-def _bare(annotation: Any) -> tuple[Any, list[Any]]:
+def bare(annotation: Any) -> tuple[Any, list[Any]]:
     """The annotation without `Annotated` and `| None`, and the limits that stood around it."""
     limits: list[Any] = []
     while True:
@@ -206,7 +245,7 @@ def _annotation_at(model: type[BaseModel] | None, loc: Loc) -> Any:
     """The annotation of the field at a place below a model; None where the models do not say."""
     annotation: Any = model
     for step in loc:
-        annotation, _ = _bare(annotation)
+        annotation, _ = bare(annotation)
         origin, arguments = get_origin(annotation), get_args(annotation)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             fields = annotation.model_fields
@@ -224,7 +263,7 @@ def _annotation_at(model: type[BaseModel] | None, loc: Loc) -> Any:
 
 
 def _keys_of(model: type[BaseModel] | None, loc: Loc) -> list[str]:
-    found, _ = _bare(_annotation_at(model, loc))
+    found, _ = bare(_annotation_at(model, loc))
     if not (isinstance(found, type) and issubclass(found, BaseModel)):
         return []
     return [spec.alias or name for name, spec in found.model_fields.items() if not spec.exclude]

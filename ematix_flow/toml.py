@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ematix_flow.errors import DeclarationError, Problem, UsageError
-from ematix_flow.problems import Loc, Spelling, in_file_order, problems_of, shown
+from ematix_flow.problems import Loc, Spelling, arranged, problems_of, shown
 from ematix_flow.secrets import warn_inline_credentials
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.toml_lines import key_lines
@@ -43,7 +43,7 @@ def load_toml(path: str | PathLike[str] | None = None, text: str | None = None) 
             problems += problems_of(error, PipelineSpec, shape.spelling)
     problems += _same_names(specs, Spelling(file=file, lines=lines))
     if problems:
-        raise DeclarationError(file, in_file_order(problems))
+        raise DeclarationError(file, arranged(problems))
     if path is not None:
         for connection in (connection for spec in specs for connection in inline_connections(spec)):
             warn_inline_credentials(connection, file)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from ematix_flow.connections import CONNECTION_KINDS, Connection
 from ematix_flow.connections.kinds import input_names
 from ematix_flow.errors import Problem
-from ematix_flow.problems import Loc, Spelling, shown, unknown_key
+from ematix_flow.problems import Loc, Spelling, unknown_key
 from ematix_flow.specs import Lookup, PipelineSpec, Source, Target, Transform
 from ematix_flow.specs.fields import data_kinds
 from ematix_flow.specs.target import takes
@@ -81,7 +81,7 @@ class Shape:
         if one is not None:
             if isinstance(one, list):
                 self._complain((end,), "found [[" + end + "]]", f"[{end}] for one, [[{plural}]] for several")
-                one = {}
+                one = one[0]
             self.paths[plural, 0] = (*self.at, end)
             self.fields[plural] = [self._inline(one, model, (plural, 0), (end,))]
         elif isinstance(several, Mapping):
@@ -144,7 +144,7 @@ class Shape:
         for key, field in Transform.model_fields.items():
             if field.exclude and key in kept:
                 del kept[key]
-                self._complain(("transform", key), f"found {shown(transform[key])}", "only in Python")
+                self._complain(("transform", key), "can only be given in Python")
         if isinstance(kept.get("lookups"), Mapping):
             kept["lookups"] = {
                 name: self._inline(lookup, Lookup, ("transform", "lookups", name), ("transform", "lookups", name))
@@ -152,7 +152,7 @@ class Shape:
             }
         self.fields["transform"] = kept
 
-    def _complain(self, below: Loc, found: str, allowed: str) -> None:
+    def _complain(self, below: Loc, found: str, allowed: str = "") -> None:
         self.problems.append(self.spelling.problem((*self.at, *below), found, allowed))
 
 

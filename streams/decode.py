@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.specs import Source
 from ematix_flow.streams.csv_reader import FILE, MALFORMED, ROW, CsvOptions, csv_rows, raw_schema
 from ematix_flow.streams.envelope import ARRIVED, ERROR, PAYLOAD, POSITION, tag
+from ematix_flow.streams.sources.listing import folder_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 Decoder = Callable[["DataStreamReader", str, "StructType", Source], "DataFrame"]
 
 _CORRUPT = "_flow_corrupt"
+# What Spark says of a file whose content it does not read.
+_LISTING = "path string, modificationTime timestamp, length long, content binary"
 _BLOCK = "concat(_metadata.file_path, '#', _metadata.file_block_start)"
 
 
@@ -51,9 +54,11 @@ def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: 
 def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> DataFrame:
     """Columns are matched by the header's names, so that files may differ in order and have columns we do not know."""
     from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
 
-    listing = reader.format("binaryFile").load(path).drop("content", "length")
-    in_file = [field for field in schema.fields if field.name not in listing.columns]
+    folders = [field for field in schema.fields if field.name in folder_columns(path)]
+    listing = reader.format("binaryFile").schema(StructType([*StructType.fromDDL(_LISTING).fields, *folders])).load(path).drop("content", "length")
+    in_file = [field for field in schema.fields if field not in folders]
     names = [field.name for field in in_file]
     raw = listing.mapInArrow(csv_rows(names, CsvOptions.of(source)), raw_schema(names, listing))
     wrong_shape = F.when(F.col(MALFORMED).isNotNull(), F.lit("the line does not have as many fields as the header"))

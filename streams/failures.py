@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ematix_flow.errors import FlowError
 
@@ -32,6 +34,26 @@ class BatchFailed(FlowError):
 
     code = "batch-failed"
     transient = True
+
+
+class SparkRefused(FlowError):
+    """Spark did not accept the plan of the pipeline."""
+
+    code = "spark-refused"
+
+
+@contextmanager
+def spark_errors_in_words() -> Iterator[None]:
+    """What Spark raises while a pipeline is being planned, as a `FlowError`."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise SparkRefused(
+            f"Spark does not accept the pipeline: {spark_words(error)[1]}",
+            next_step="`flow --debug ...` shows the whole error",
+        ) from error
 
 
 def explained(error: BaseException, step: str, batch: int) -> FlowError:

@@ -18,7 +18,7 @@ from ematix_flow.sinks.opening import open_sink
 from ematix_flow.specs import PipelineSpec, SparkSettings
 from ematix_flow.state.store import LocalStore, open_store
 from ematix_flow.streams.built import refuse_what_is_not_built
-from ematix_flow.streams.failures import explained
+from ematix_flow.streams.failures import explained, spark_errors_in_words
 from ematix_flow.streams.query import plan, start
 from ematix_flow.streams.runner import BatchReport, Runner, Tally
 from ematix_flow.streams.session import session_for
@@ -106,12 +106,13 @@ def run_spec(
     with closing(open_store(spec)) as store, _asked_to_stop(stop) as asked:
         polling = {"spark.sql.streaming.pollingDelay": f"{spec.idle_pause_ms}ms"}
         session = session_for(spec.spark, spark=spark, conf=polling)
-        source = _open_when_there_is_input(spec, store, session, asked, bounded=bounded)
-        if source is not None:
-            planned = plan(spec, source, session)
-            runner = Runner(spec, source, sinks, store, planned.batch_transform, on_batch)
-            tally = runner.tally
-            _run(spec, runner, planned.rows, store, asked, bounded=bounded)
+        with spark_errors_in_words():
+            source = _open_when_there_is_input(spec, store, session, asked, bounded=bounded)
+            if source is not None:
+                planned = plan(spec, source, session)
+                runner = Runner(spec, source, sinks, store, planned.batch_transform, on_batch)
+                tally = runner.tally
+                _run(spec, runner, planned.rows, store, asked, bounded=bounded)
         status = "stopped" if asked.is_set() else "success"
     return _result(spec, tally, status, time.monotonic() - began)
 
@@ -119,15 +120,15 @@ def run_spec(
 def _run(
     spec: PipelineSpec, runner: Runner, rows: DataFrame, store: LocalStore, asked: threading.Event, *, bounded: bool
 ) -> None:
-    from pyspark.errors import PySparkException
+    from pyspark.errors import StreamingQueryException
 
+    query = start(spec, rows, runner, str(store.checkpoint), bounded=bounded)
+    runner.bind(query)
     try:
-        query = start(spec, rows, runner, str(store.checkpoint), bounded=bounded)
-        runner.bind(query)
         while not query.awaitTermination(_POLL_SECONDS):
             if asked.is_set():
                 runner.drain()
-    except PySparkException as error:
+    except StreamingQueryException as error:
         raise explained(runner.failure or error, *(runner.current or ("plan", 0))) from error
 
 

@@ -116,7 +116,7 @@ def _start(settings: SparkSettings, jar_groups: Collection[str]) -> SparkSession
 
 def _logging(log: Path) -> dict[str, str]:
     settings = files("ematix_flow.streams") / "log4j2.properties"
-    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{settings} -Dflow.log={log}"}
+    return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile=file:{settings} -Dflow.log={log}"}
 
 
 def _runtime_part(conf: Mapping[str, str], session: SparkSession) -> dict[str, str]:

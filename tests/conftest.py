@@ -1,10 +1,30 @@
-"""Keeps every test away from the state and the settings of whoever runs it."""
+"""Keeps every test away from the state and the settings of whoever runs it, and shares one Spark among all of them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+
+from ematix_flow.specs import SparkSettings
+from ematix_flow.streams.session import session_for
+from tests.orders import Orders
 
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMATIX_FLOW_HOME", str(tmp_path / ".ematix-flow"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EMATIX_FLOW_HOME", str(tmp_path_factory.mktemp("spark")))
+        session = session_for(SparkSettings(master="local[2]"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    return Orders(tmp_path)

@@ -18,7 +18,8 @@ class FrameTransform:
 
     def to_sql(self, inner: str) -> str:
         """The Spark SQL query for this transform over `inner`, a query or the name of a table."""
-        return f"{self.before}({inner.strip().rstrip('; \n')}){self.after}"
+        query = inner.strip().rstrip(";").rstrip()
+        return f"{self.before}({query}){self.after}"
 
     def __repr__(self) -> str:
         return self.call

@@ -70,5 +70,5 @@ class CDC(Declared):
         if self.delete_mode == "soft" and self.soft_delete_column is None:
             yield Complaint(("soft_delete_column",), 'missing; delete_mode = "soft" needs it')
         if self.delete_mode != "soft" and self.soft_delete_column is not None:
-            found = f'has no meaning for delete_mode = "{self.delete_mode}"'
-            yield Complaint(("soft_delete_column",), found, 'only with delete_mode = "soft"')
+            found = f'has no meaning with delete_mode = "{self.delete_mode}", only with "soft"'
+            yield Complaint(("soft_delete_column",), found)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, PlainSerializer, PlainValidator, StrictBool, ValidationError, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StrictBool,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from ematix_flow.connections import CONNECTION_KINDS, Connection
 from ematix_flow.problems import complain, near, shown
@@ -16,6 +25,19 @@ Whole = Annotated[int, Field(strict=True)]
 Flag = StrictBool
 Name = Annotated[str, Field(min_length=1)]
 Names = tuple[Name, ...]
+T = TypeVar("T")
+
+
+def _not_alone(value: Any) -> Any:
+    """Pydantic would take one model for the list of its fields."""
+    if isinstance(value, BaseModel):
+        one = type(value).__name__
+        raise complain(f"found a single {one}", f"a list, such as [{one}(...)]")
+    return value
+
+
+Several = Annotated[tuple[T, ...], BeforeValidator(_not_alone)]
+"""A list of declarations."""
 Character = Annotated[str, Field(min_length=1, max_length=1)]
 
 SQL_KINDS = frozenset({"postgres", "mysql", "sqlite", "duckdb", "snowflake", "bigquery", "redshift"})
@@ -38,7 +60,7 @@ def kind_of(connection: str | Connection) -> str | None:
 def _connection(value: Any) -> Any:
     if isinstance(value, str):
         if not value:
-            raise complain("found an empty text", "the name of a connection")
+            raise complain("found an empty string", "the name of a connection")
         return value
     if isinstance(value, Connection):
         if value.kind in REGISTRY_KINDS:

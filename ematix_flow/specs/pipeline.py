@@ -10,7 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from ematix_flow.model import Complaint, Declared, check
 from ematix_flow.problems import near
-from ematix_flow.specs.fields import SQL_KINDS, Name, NotNegative, Positive
+from ematix_flow.specs.fields import SQL_KINDS, Name, NotNegative, Positive, Several
 from ematix_flow.specs.source import Source
 from ematix_flow.specs.state import SparkSettings, StateStore, Watermark
 from ematix_flow.specs.target import Target
@@ -22,9 +22,9 @@ class PipelineSpec(Declared):
 
     name: Name
     """Name of the pipeline; its state, metrics and dead letters carry it."""
-    sources: tuple[Source, ...] = Field(min_length=1)
+    sources: Several[Source] = Field(min_length=1)
     """Inputs."""
-    targets: tuple[Target, ...] = Field(min_length=1)
+    targets: Several[Target] = Field(min_length=1)
     """Outputs."""
     transform: Transform = Field(default_factory=Transform)
     """What happens in between."""
@@ -98,7 +98,7 @@ class PipelineSpec(Declared):
             return
         for i, target in enumerate(self.targets):
             if target.kind in SQL_KINDS and target.table is None:
-                yield Complaint(("targets", i, "table"), f"missing; a {target.kind} target needs a table")
+                yield Complaint(("targets", i, "table"), f"missing; {target.kind} needs a table")
 
     @check
     def _rows_can_be_matched(self) -> Iterator[Complaint]:

@@ -69,7 +69,7 @@ class Source(Declared):
     def _has_something_to_read(self) -> Iterator[Complaint]:
         meaning = _QUERY_MEANS.get(self.kind or "")
         if meaning and not self.query.strip():
-            yield Complaint(("query",), "missing", f"{meaning}, because the source is {self.kind}")
+            yield Complaint(("query",), f"missing; for {self.kind} it names {meaning}")
 
     @check
     def _options_fit_the_kind(self) -> Iterator[Complaint]:
@@ -77,6 +77,6 @@ class Source(Declared):
             return
         for option in ("csv_delimiter", "csv_header", "csv_quote", "csv_escape", "csv_null_value"):
             if getattr(self, option) is not None:
-                yield Complaint((option,), f"has no meaning for a {self.kind} source", "only with files")
+                yield Complaint((option,), f"has no meaning for {self.kind}, only for files")
         if self.max_files_per_batch is not None and self.kind not in DELTA_KINDS:
-            yield Complaint(("max_files_per_batch",), f"has no meaning for a {self.kind} source", "max_rows_per_batch")
+            yield Complaint(("max_files_per_batch",), f"has no meaning for {self.kind}", "max_rows_per_batch")

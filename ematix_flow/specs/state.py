@@ -35,7 +35,7 @@ class StateStore(Declared):
                 yield Complaint((key,), f'missing; kind = "{self.kind}" needs {key}')
             if value is not None and not needed:
                 kind = "postgres" if key == "url" else "delta"
-                yield Complaint((key,), f'has no meaning for kind = "{self.kind}"', f'only with kind = "{kind}"')
+                yield Complaint((key,), f'has no meaning with kind = "{self.kind}", only with "{kind}"')
 
 
 class Watermark(Declared):

@@ -163,7 +163,9 @@ class Target(Declared):
             return self.keys
         if self.table is None:
             return self.primary_key
-        return resolve_merge_keys(self.table.definition) if self.table.definition else self.table.primary_key
+        if self.table.definition:
+            return resolve_merge_keys(self.table.definition)
+        return self.table.primary_key or self.primary_key
 
     @model_validator(mode="before")
     @classmethod
@@ -206,7 +208,7 @@ class Target(Declared):
     def _has_a_place(self) -> Iterator[Complaint]:
         places = _ONE_OF.get(self.kind or "", ())
         if places and not any(getattr(self, place) for place in places):
-            yield Complaint((places[0],), f"missing; a {self.kind} target needs {' or '.join(places)}")
+            yield Complaint((places[0],), f"missing; {self.kind} needs {' or '.join(places)}")
 
     @check
     def _options_fit_the_kind(self) -> Iterator[Complaint]:
@@ -214,6 +216,6 @@ class Target(Declared):
             return
         for place in _PLACES:
             if not takes(self.kind, place) and getattr(self, place) not in (None, ()):
-                yield Complaint((place,), f"has no meaning for a {self.kind} target", ", ".join(_TAKES[self.kind]))
+                yield Complaint((place,), f"has no meaning for {self.kind}", ", ".join(_TAKES[self.kind]))
         if self.mode != "append" and self.kind in BROKER_KINDS | FILE_KINDS:
-            yield Complaint(("mode",), f'"{self.mode}" is not possible in a {self.kind} target', "append")
+            yield Complaint(("mode",), f'found "{self.mode}", which {self.kind} cannot do', "append")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, InstanceOf
+from pydantic import Field, PlainValidator
 from pydantic.json_schema import SkipJsonSchema
 
 from ematix_flow.model import Complaint, Declared, check
-from ematix_flow.problems import near
+from ematix_flow.problems import complain, near, shown
 from ematix_flow.specs.cdc import CDC
 from ematix_flow.specs.fields import SQL_KINDS, ConnectionRef, Name, Positive, kind_of
 from ematix_flow.specs.join import Join
@@ -46,7 +46,19 @@ class Lookup(Declared):
     @check
     def _schema_belongs_to_a_table(self) -> Iterator[Complaint]:
         if self.schema and self.query:
-            yield Complaint(("schema",), "has no meaning for a query", "only with table")
+            yield Complaint(("schema",), "has no meaning for a query, only for a table")
+
+
+def _udf(value: Any) -> Any:
+    if not isinstance(value, ScalarUdf):
+        raise complain(f"found {shown(value)}", "a function decorated with @udf")
+    return value
+
+
+def _udaf(value: Any) -> Any:
+    if not isinstance(value, AggregateUdf):
+        raise complain(f"found {shown(value)}", "a class decorated with @udaf")
+    return value
 
 
 class Transform(Declared):
@@ -68,9 +80,9 @@ class Transform(Declared):
     """Join of two sources."""
     cdc: CDC | None = None
     """The rows are changes of tables."""
-    udfs: SkipJsonSchema[tuple[InstanceOf[ScalarUdf], ...]] = Field(default=(), exclude=True)
+    udfs: SkipJsonSchema[tuple[Annotated[ScalarUdf, PlainValidator(_udf)], ...]] = Field(default=(), exclude=True)
     """Functions for SQL, declared with `@udf`; only in Python."""
-    aggregate_udfs: SkipJsonSchema[tuple[InstanceOf[AggregateUdf], ...]] = Field(default=(), exclude=True)
+    aggregate_udfs: SkipJsonSchema[tuple[Annotated[AggregateUdf, PlainValidator(_udaf)], ...]] = Field(default=(), exclude=True)
     """Aggregates, declared with `@udaf`; only in Python."""
 
     @check

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from ematix_flow.model import Complaint, Declared, check
-from ematix_flow.specs.fields import Name, Names, NotNegative, Positive
+from ematix_flow.specs.fields import Name, Names, NotNegative, Positive, Several
 
 LateData = Literal["drop", "reopen", "dlq"]
 AGGREGATES = (
@@ -53,17 +53,23 @@ class Aggregation(Declared):
             return
         key = ("max_distinct_values_per_group",)
         if self.agg not in _WITH_A_CAP:
-            yield Complaint(key, f"has no meaning for {self.agg}", f"only with {', '.join(sorted(_WITH_A_CAP))}")
+            yield Complaint(key, f"has no meaning for {self.agg}, only for {', '.join(sorted(_WITH_A_CAP))}")
         elif self.agg == "count_distinct" and self.mode != "exact":
-            yield Complaint(key, "has no meaning for an approximate count_distinct", 'only with mode = "exact"')
+            yield Complaint(key, 'has no meaning for an approximate count_distinct, only with mode = "exact"')
 
 
 class Window(Declared):
     """Windows over event time, emitted once the watermark has passed their end."""
 
+    __meant__: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("size_ms", "length_ms", "window_ms", "duration"), "duration_ms"),
+        **dict.fromkeys(("slide_ms", "step_ms", "advance_ms"), "hop_ms"),
+        **dict.fromkeys(("timeout_ms", "inactivity_ms"), "gap_ms"),
+    }
+
     kind: Literal["tumbling", "hopping", "session"]
     """Fixed windows side by side, overlapping windows, or sessions that a gap ends."""
-    aggregations: tuple[Aggregation, ...] = Field(min_length=1)
+    aggregations: Several[Aggregation] = Field(min_length=1)
     """What is computed per window and group."""
     duration_ms: Positive | None = None
     """Length of a tumbling or hopping window."""
@@ -142,4 +148,4 @@ def lateness_complaints(late_data: str, allowed_lateness_ms: int | None) -> Iter
     if late_data == "reopen" and allowed_lateness_ms is None:
         yield Complaint(key, 'missing; late_data = "reopen" needs it')
     if late_data != "reopen" and allowed_lateness_ms is not None:
-        yield Complaint(key, f'has no meaning for late_data = "{late_data}"', 'only with late_data = "reopen"')
+        yield Complaint(key, f'has no meaning with late_data = "{late_data}", only with "reopen"')

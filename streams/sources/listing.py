@@ -22,6 +22,13 @@ def visible_files(path: str) -> list[Path]:
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, str(file)))
 
 
+def folder_columns(path: str) -> set[str]:
+    """The columns that folders such as `day=2026-01-01` below `path` stand for."""
+    base = len(Path(path).parts)
+    folders = {part for file in visible_files(path) for part in file.parts[base:-1]} if not is_pattern(path) else set()
+    return {folder.partition("=")[0] for folder in folders if "=" in folder}
+
+
 def bytes_per_row(files: Iterable[Path], form: str) -> tuple[float, float]:
     """Average bytes of a row, and of a file, over the first few files; zeros if there is nothing to measure."""
     sizes, rows, measured = [], 0, 0

@@ -1,0 +1,1 @@
+"""Pipelines to read and to run."""

@@ -1,0 +1,1 @@
+"""A web shop's order events, from JSON lines to a DuckDB table."""

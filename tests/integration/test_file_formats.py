@@ -1,0 +1,121 @@
+"""Every file format as source and as target, with its options."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import csv, orc
+from pyarrow import parquet as pq
+
+from tests.orders import Orders
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+TABLE = pa.table(
+    {
+        "id": pa.array([1, 2, 3], pa.int64()),
+        "name": pa.array(["Ann", "", None]),
+        "at": pa.array([AT, None, AT], pa.timestamp("us", "UTC")),
+    }
+)
+COLUMNS = "id long, name string, at timestamp"
+ROWS = [(1, "Ann", AT), (2, "", None), (3, None, AT)]
+
+
+def _write(form: str, file: Path) -> None:
+    writers = {"parquet": pq.write_table, "orc": orc.write_table, "csv": csv.write_csv}
+    writers[form](TABLE, file)
+
+
+@pytest.mark.parametrize("schema", [COLUMNS, None], ids=["declared", "inferred"])
+@pytest.mark.parametrize("form", ["parquet", "orc", "csv"])
+def test_source(orders: Orders, form: str, schema: str | None) -> None:
+    _write(form, orders.inbox / f"1.{form}")
+
+    result = orders.run(form=form, schema=schema)
+
+    assert (result.rows_consumed, sorted(orders.in_database())) == (3, ROWS)
+
+
+@pytest.mark.parametrize("form", ["parquet", "orc", "csv", "json_lines"])
+def test_what_one_pipeline_writes_another_one_reads(orders: Orders, form: str) -> None:
+    _write("parquet", orders.inbox / "1.parquet")
+    orders.run(form="parquet", schema=COLUMNS, targets=(form,))
+    for file in orders.files():
+        file.rename(orders.inbox / f"copy{file.suffix}")
+    (orders.inbox / "1.parquet").unlink()
+
+    orders.run(name="back", form=form, schema=COLUMNS)
+
+    assert orders.in_database() == ROWS
+
+
+def test_csv_columns_are_matched_by_name_and_bad_values_are_set_aside(orders: Orders) -> None:
+    (orders.inbox / "1.csv").write_text("id,name\n1,Ann\nx,Bob\n3\n", encoding="utf-8")
+    (orders.inbox / "2.csv").write_text('new,name,id\n7,"two\nlines",4\n', encoding="utf-8")
+
+    result = orders.run(form="csv", schema="id long, name string", on_error="dlq")
+
+    assert orders.in_database() == [(1, "Ann"), (4, "two\nlines")]
+    assert (result.rows_consumed, result.dlq_rows) == (4, {"decode": 2})
+    assert {(letter.payload, letter.error) for letter in orders.dead_letters()} == {
+        (b"x,Bob", 'column id: cannot read "x" as bigint'),
+        (b"3", "the line does not have as many fields as the header"),
+    }
+
+
+def test_csv_options_of_the_source(orders: Orders) -> None:
+    (orders.inbox / "1.csv").write_text("1;'a;b'\n2;NULL\n", encoding="utf-8")
+    options = 'csv_delimiter = ";"\ncsv_header = false\ncsv_quote = "\'"\ncsv_null_value = "NULL"'
+
+    orders.run(form="csv", schema="id long, name string", source=options)
+
+    assert orders.in_database() == [(1, "a;b"), (2, None)]
+
+
+def test_csv_options_of_the_target(orders: Orders) -> None:
+    orders.arrive("1.jsonl", [{"id": 1, "name": 'say "hi"|'}, {"id": 2}])
+    options = 'csv_delimiter = "|"\ncsv_header = false\ncsv_null_value = "NULL"'
+
+    orders.run(schema="id long, name string", targets=(f"csv\n{options}",))
+
+    (file,) = orders.files()
+    assert file.read_text(encoding="utf-8").splitlines() == ['1|"say ""hi""|"', "2|NULL"]
+
+
+@pytest.mark.parametrize(("compression", "codec"), [("zstd", "ZSTD"), ("uncompressed", "UNCOMPRESSED"), ("gzip", "GZIP")])
+def test_parquet_compression(orders: Orders, compression: str, codec: str) -> None:
+    orders.numbered(range(10))
+
+    orders.run(targets=(f'parquet\nparquet_compression = "{compression}"',))
+
+    (file,) = orders.files()
+    assert pq.read_metadata(file).row_group(0).column(0).compression == codec
+
+
+def test_partition_folders_are_written_and_read_back_as_a_column(orders: Orders) -> None:
+    orders.arrive("1.jsonl", [{"id": i, "day": f"2026-01-0{i}"} for i in (1, 2)])
+    orders.run(schema="id long, day date", targets=('json_lines\npartition_by = ["day"]\nprefix = "lake"',))
+
+    assert [f.parent.name for f in orders.files()] == ["day=2026-01-01", "day=2026-01-02"]
+    assert [f.parent.parent for f in orders.files()] == [orders.outbox / "lake"] * 2
+    assert [json.loads(f.read_text()) for f in orders.files()] == [{"id": 1}, {"id": 2}]
+
+    orders.inbox = orders.outbox / "lake"
+    orders.run(name="back", schema="id long, day string")
+
+    assert orders.in_database() == [(1, "2026-01-01"), (2, "2026-01-02")]
+
+
+def test_a_glob_chooses_files(orders: Orders) -> None:
+    for day in ("01", "02"):
+        (orders.inbox / day).mkdir()
+        orders.arrive(f"{day}/a.jsonl", [{"id": int(day)}])
+    orders.arrive("other.jsonl", [{"id": 9}])
+
+    orders.run(source='query = "0*/*.jsonl"')
+
+    assert orders.ids_in_database() == [1, 2]

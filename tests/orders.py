@@ -1,0 +1,103 @@
+"""A small pipeline over files of orders, for tests that state only what differs from it."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+
+from ematix_flow import run_pipeline
+from ematix_flow.result import RunResult
+from ematix_flow.state.dead_letters import DeadLetter, DeadLetters
+
+SCHEMA = "id long, amount double"
+
+
+class Orders:
+    """Files of orders in `inbox`, and the places a pipeline can bring them to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inbox = folder / "inbox"
+        self.inbox.mkdir()
+        self.database = folder / "orders.db"
+        self.outbox = folder / "outbox"
+
+    def arrive(self, name: str, rows: Iterable[Mapping[str, Any] | str | bytes]) -> Path:
+        """A file of JSON lines; a text or bytes stand for themselves."""
+        file = self.inbox / name
+        file.write_bytes(b"".join(_line(row) + b"\n" for row in rows))
+        return file
+
+    def numbered(self, *files: range) -> None:
+        """One file per range, each order with its number as its id."""
+        for number, ids in enumerate(files):
+            self.arrive(f"{number}.jsonl", ({"id": i, "amount": i / 2} for i in ids))
+
+    def toml(
+        self,
+        *,
+        name: str = "orders",
+        source: str = "",
+        schema: str | None = SCHEMA,
+        form: str = "json_lines",
+        sql: str | None = None,
+        on_error: str = "fail",
+        targets: tuple[str, ...] = ("duckdb",),
+        more: str = "",
+    ) -> str:
+        lines = [f'pipeline_name = "{name}"', "[source]", 'kind = "object_store_local"', f'path = "{self.inbox}"']
+        lines += [f'format = "{form}"', source, f'schema = "{schema}"' if schema else ""]
+        lines += ["[transform]", f'on_error = "{on_error}"', f'sql = """{sql}"""' if sql else ""]
+        lines += [self._target(target) for target in targets]
+        return "\n".join([*lines, more])
+
+    def run(self, **declaration: Any) -> RunResult:
+        return run_pipeline(config_str=self.toml(**declaration), bounded=True)
+
+    def in_database(self, query: str = "SELECT * FROM orders ORDER BY ALL") -> list[tuple[Any, ...]]:
+        if not self.database.exists():
+            return []
+        with duckdb.connect(str(self.database), read_only=True) as db:
+            return db.execute(query).fetchall()
+
+    def ids_in_database(self) -> list[int]:
+        return [row[0] for row in self.in_database("SELECT id FROM orders ORDER BY id")]
+
+    def ids_in_files(self) -> list[int]:
+        return sorted(row["id"] for row in self.in_files())
+
+    def in_files(self) -> list[dict[str, Any]]:
+        return [row for file in self.files() for row in _rows(file)]
+
+    def files(self) -> list[Path]:
+        """What a reader of the outbox sees."""
+        found = sorted(self.outbox.rglob("*"))
+        return [f for f in found if f.is_file() and not any(p.startswith(("_", ".")) for p in f.relative_to(self.outbox).parts)]
+
+    def dead_letters(self, name: str = "orders") -> list[DeadLetter]:
+        store = DeadLetters(self.folder / ".ematix-flow" / "state" / name / "dead_letters.db")
+        try:
+            return store.all()
+        finally:
+            store.close()
+
+    def _target(self, target: str) -> str:
+        if target == "duckdb":
+            return f'[[targets]]\nkind = "duckdb"\npath = "{self.database}"\n[targets.table]\nname = "orders"'
+        form, _, options = target.partition("\n")
+        return f'[[targets]]\nkind = "object_store_local"\npath = "{self.outbox}"\nformat = "{form}"\n{options}'
+
+
+def _line(row: Mapping[str, Any] | str | bytes) -> bytes:
+    if isinstance(row, bytes):
+        return row
+    return row.encode() if isinstance(row, str) else json.dumps(row).encode()
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    if file.suffix == ".parquet":
+        return pq.read_table(file, partitioning=None).to_pylist()
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
