@@ -59,8 +59,10 @@ class DeclarationError(FlowError):
     code = "bad-declaration"
     exit_code = 2
 
-    def __init__(self, subject: str, problems: Sequence[Problem]) -> None:
+    def __init__(self, subject: str, problems: Sequence[Problem], *, origin: str = "") -> None:
         self.subject = subject
+        self.origin = origin
+        """`file:line` of the call, for a declaration in Python whose problems have no file of their own."""
         self.problems = tuple(problems)
         count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         super().__init__("\n".join([f"{subject}: {count}", *(f"  - {p}" for p in self.problems)]))

@@ -9,13 +9,16 @@ that a misspelt key does not hide a second mistake until the next attempt.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin
 
+import pydantic
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -76,20 +79,32 @@ class _Declaring(ModelMetaclass):
         names = list(model.model_fields)
         if len(args) > len(names):
             problem = Problem("", f"{len(args)} positional arguments", allowed=f"at most {len(names)}")
-            raise DeclarationError(cls.__name__, [problem])
+            raise DeclarationError(cls.__name__, [problem], origin=users_line())
         positional = dict(zip(names, args, strict=False))
         if twice := [name for name in positional if name in kwargs]:
-            raise DeclarationError(cls.__name__, [Problem(name, "given by position and by name") for name in twice])
+            problems = [Problem(name, "given by position and by name") for name in twice]
+            raise DeclarationError(cls.__name__, problems, origin=users_line())
         try:
             return super().__call__(**positional, **kwargs)
         except ValidationError as error:
-            raise DeclarationError(cls.__name__, problems_of(error, model)) from None
+            raise DeclarationError(cls.__name__, problems_of(error, model), origin=users_line()) from None
+
+
+def users_line() -> str:
+    """`file:line` of the innermost call that does not come from this package or from pydantic."""
+    ours = (str(Path(__file__).parent), str(Path(pydantic.__file__).parent))
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(ours):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
 
 
 class Declared(BaseModel, metaclass=_Declaring):
     """Frozen, compared by value, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True, defer_build=True
+    )
     __checks__: ClassVar[tuple[Check, ...]] = ()
     __meant__: ClassVar[Mapping[str, str]] = {}
     """Keys that people try -> the key they mean, where the spelling alone does not tell."""

@@ -60,6 +60,8 @@ class Spelling:
     """Place in the spec -> place in the user's words. The longest prefix counts."""
     keys: Mapping[Loc, Sequence[str]] = field(default_factory=dict)
     """Place in the user's words -> the keys that may stand there, where they are not just the model's fields."""
+    models: Mapping[Loc, type[BaseModel]] = field(default_factory=dict)
+    """Place in the spec -> the model there, where the annotation leaves it open."""
     elsewhere: Sequence[str] = ()
     """Every dotted key, for keys that stand in the wrong table."""
     file: str = ""
@@ -94,15 +96,19 @@ def problems_of(
     """Every error as a `Problem`, in the order of the file where there is one."""
     spelling = spelling or Spelling()
     told = [details for details in error.errors(include_url=False) if not _is_echo(details)]
-    return arranged(_problem(details, model, spelling) for details in told)
+    return in_file_order(_problem(details, model, spelling) for details in told)
+
+
+def in_file_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Each problem once, by line where there are lines."""
+    return sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
 
 
 def arranged(problems: Iterable[Problem]) -> list[Problem]:
-    """Each problem once, in the order of the file; a misspelt key is not also reported as a missing one."""
-    once = list(dict.fromkeys(problems))
+    """In the order of the file, and a misspelt key of a whole document is not also reported as a missing one."""
+    once = in_file_order(problems)
     meant = {_beside(problem.key, problem.suggestion) for problem in once if problem.found == UNKNOWN}
-    told = [problem for problem in once if not (problem.found.startswith("missing") and problem.key in meant)]
-    return sorted(told, key=lambda problem: problem.line or 0)
+    return [problem for problem in once if not (re.match("missing(;|$)", problem.found) and problem.key in meant)]
 
 
 def unknown_key(
@@ -191,7 +197,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel] | None, spelling: Spe
         known = spelling.keys.get(place[:-1]) or _keys_of(model, loc[:-1])
         meant = getattr(bare(_annotation_at(model, loc[:-1]))[0], "__meant__", {}).get(loc[-1], "")
         return unknown_key(place, known, spelling, elsewhere=spelling.elsewhere, meant=meant)
-    expected = words_for(_annotation_at(model, loc), python=not spelling.file) if model else ""
+    expected = words_for(_expected_at(model, loc, spelling), python=not spelling.file)
     if kind == "missing":
         return spelling.problem(place, "missing", expected if "," in expected or expected.startswith("an ") else "")
     if kind in ("value_error", "assertion_error"):
@@ -205,10 +211,10 @@ def _problem(details: ErrorDetails, model: type[BaseModel] | None, spelling: Spe
         guess = near(details["input"], choices) if isinstance(details["input"], str) else ""
         return spelling.problem(place, found, ", ".join(choices), guess)
     if kind == "string_too_short":
-        return spelling.problem(place, "found an empty string")
+        return spelling.problem(place, "found an empty text")
     if kind == "too_short":
         return spelling.problem(place, "found an empty list", "at least one")
-    return spelling.problem(place, found, expected or _lower_first(details["msg"]))
+    return spelling.problem(place, found, expected or details["msg"].removeprefix("Input should be "))
 
 
 def _is_echo(details: ErrorDetails) -> bool:
@@ -241,6 +247,13 @@ def _limits(limits: Iterable[Any]) -> Iterator[str]:
     yield from [" and ".join(found)] if found else []
 
 
+def _expected_at(model: type[BaseModel] | None, loc: Loc, spelling: Spelling) -> Any:
+    for length in range(len(loc), 0, -1):
+        if loc[:length] in spelling.models:
+            return _annotation_at(spelling.models[loc[:length]], loc[length:])
+    return _annotation_at(model, loc)
+
+
 def _annotation_at(model: type[BaseModel] | None, loc: Loc) -> Any:
     """The annotation of the field at a place below a model; None where the models do not say."""
     annotation: Any = model
@@ -267,7 +280,3 @@ def _keys_of(model: type[BaseModel] | None, loc: Loc) -> list[str]:
     if not (isinstance(found, type) and issubclass(found, BaseModel)):
         return []
     return [spec.alias or name for name, spec in found.model_fields.items() if not spec.exclude]
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]

@@ -53,7 +53,8 @@ class Shape:
         self.document, self.at = document, at
         self.paths: dict[Loc, Loc] = {(): at, **{(name,): (*at, key) for key, name in RENAMED.items()}}
         self.keys: dict[Loc, list[str]] = {at: document_keys()}
-        self.spelling = Spelling(self.paths, self.keys, all_keys(), file, lines)
+        self.models: dict[Loc, type[BaseModel]] = {}
+        self.spelling = Spelling(self.paths, self.keys, self.models, all_keys(), file, lines)
         self.problems: list[Problem] = []
         self.fields: dict[str, Any] = {"origin": f"{file}:{self.spelling.line((*at, 'pipeline_name')) or 1}"}
         self._read()
@@ -81,7 +82,7 @@ class Shape:
         if one is not None:
             if isinstance(one, list):
                 self._complain((end,), "found [[" + end + "]]", f"[{end}] for one, [[{plural}]] for several")
-                one = one[0]
+                one = one[0] if one else {}
             self.paths[plural, 0] = (*self.at, end)
             self.fields[plural] = [self._inline(one, model, (plural, 0), (end,))]
         elif isinstance(several, Mapping):
@@ -116,22 +117,27 @@ class Shape:
         ]
         self.keys[place] = [key for key in dict.fromkeys(["kind", *theirs, *own]) if key != "connection"]
         self.paths[*loc, "connection"] = place
+        if kind in data_kinds():
+            self.models[*loc, "connection"] = CONNECTION_KINDS[str(kind)]
         rest = {key: value for key, value in table.items() if key not in theirs and key not in ("kind", "connection")}
         return {**rest, "connection": {key: table[key] for key in table if key in theirs or key == "kind"}}
 
     def _spread_shorthands(self) -> None:
         """`source_query` belongs to the one source, `max_rows_per_batch` to every source without its own."""
-        sources = [source for source in self.fields.get("sources", ()) if isinstance(source, dict)]
+        listed = self.fields.get("sources")
+        sources = (
+            {i: each for i, each in enumerate(listed) if isinstance(each, dict)} if isinstance(listed, list) else {}
+        )
         if "source_query" in self.document:
             if "source" not in self.document and sources:
                 self._complain(("source_query",), "given together with sources", "query in each of them")
-            elif any("query" in source for source in sources):
+            elif any("query" in source for source in sources.values()):
                 self._complain(("source_query",), "given together with source.query", "one of the two")
             elif sources:
                 sources[0]["query"] = self.document["source_query"]
                 self.paths["sources", 0, "query"] = (*self.at, "source_query")
         if "max_rows_per_batch" in self.document:
-            for i, source in enumerate(sources):
+            for i, source in sources.items():
                 if "max_rows_per_batch" not in source:
                     source["max_rows_per_batch"] = self.document["max_rows_per_batch"]
                     self.paths["sources", i, "max_rows_per_batch"] = (*self.at, "max_rows_per_batch")

@@ -116,7 +116,7 @@ class DuckDBSink:
     def _columns(self, db: duckdb.DuckDBPyConnection) -> dict[str, str]:
         rows = db.execute(
             "SELECT column_name, data_type FROM information_schema.columns "
-            "WHERE table_catalog = current_database() AND table_schema = ? AND table_name = ? ORDER BY ordinal_position",
+            "WHERE table_catalog = current_database() AND table_schema = ? AND table_name = ?",
             [self._schema, self._bare_name],
         ).fetchall()
         return dict(rows)
@@ -129,7 +129,9 @@ class DuckDBSink:
 
     def _check(self, columns: dict[str, str], found: dict[str, str]) -> None:
         known = {name.lower() for name in found}
-        missing = [f"column {name} ({kind}) is not in the table" for name, kind in columns.items() if name.lower() not in known]
+        missing = [
+            f"column {name} ({kind}) is not in the table" for name, kind in columns.items() if name.lower() not in known
+        ]
         if missing:
             raise SchemaDrift(self._table.replace('"', ""), missing)
 

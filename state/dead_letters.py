@@ -40,7 +40,7 @@ class DeadLetter:
     @property
     def id(self) -> str:
         """Derived from where the row came from, so that a replayed batch overwrites instead of adding."""
-        where = "\x00".join((self.pipeline, self.source, self.position))
+        where = f"{self.pipeline}\x00{self.source}\x00{self.position}"
         return hashlib.sha256(where.encode()).hexdigest()[:24]
 
 

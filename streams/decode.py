@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 Decoder = Callable[["DataStreamReader", str, "StructType", Source], "DataFrame"]
 
 _CORRUPT = "_flow_corrupt"
-# What Spark says of a file whose content it does not read.
-_LISTING = "path string, modificationTime timestamp, length long, content binary"
 _BLOCK = "concat(_metadata.file_path, '#', _metadata.file_block_start)"
 
 
@@ -54,10 +52,9 @@ def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: 
 def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> DataFrame:
     """Columns are matched by the header's names, so that files may differ in order and have columns we do not know."""
     from pyspark.sql import functions as F
-    from pyspark.sql.types import StructType
 
     folders = [field for field in schema.fields if field.name in folder_columns(path)]
-    listing = reader.format("binaryFile").schema(StructType([*StructType.fromDDL(_LISTING).fields, *folders])).load(path).drop("content", "length")
+    listing = reader.format("binaryFile").schema(_listing_schema(folders)).load(path).drop("content", "length")
     in_file = [field for field in schema.fields if field not in folders]
     names = [field.name for field in in_file]
     raw = listing.mapInArrow(csv_rows(names, CsvOptions.of(source)), raw_schema(names, listing))
@@ -72,13 +69,18 @@ def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source)
     )
 
 
+def _listing_schema(folders: list[StructField]) -> StructType:
+    from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+
+    kinds = {"path": StringType(), "modificationTime": TimestampType(), "length": LongType(), "content": BinaryType()}
+    return StructType([*(StructField(name, kind) for name, kind in kinds.items()), *folders])
+
+
 def _misfit(field: StructField) -> Column:
     from pyspark.sql import functions as F
 
     text = F.col(f"`{field.name}`")
-    words = F.concat(
-        F.lit(f"column {field.name}: cannot read \""), text, F.lit(f"\" as {field.dataType.simpleString()}")
-    )
+    words = F.concat(F.lit(f'column {field.name}: cannot read "'), text, F.lit(f'" as {field.dataType.simpleString()}'))
     return F.when(text.isNotNull() & text.try_cast(field.dataType).isNull(), words)
 
 

@@ -42,7 +42,12 @@ def observed(rows: DataFrame) -> DataFrame:
 
     error = F.col(f"{FLOW}.error")
     first = F.struct(
-        f"{FLOW}.position", f"{FLOW}.source", f"{FLOW}.payload", "_flow.error.stage", "_flow.error.code", "_flow.error.message"
+        f"{FLOW}.position",
+        f"{FLOW}.source",
+        f"{FLOW}.payload",
+        "_flow.error.stage",
+        "_flow.error.code",
+        "_flow.error.message",
     )
     return rows.observe(
         _METRIC,
@@ -55,13 +60,15 @@ def observed(rows: DataFrame) -> DataFrame:
 def counts_of(query: StreamingQuery) -> Counts:
     """What was observed in the batch that runs now. Spark reports it publicly only after the batch is committed, which
     is too late to refuse it; the execution in progress knows it as soon as the rows have passed."""
-    execution = query._jsq.streamingQuery().lastExecution()
+    execution = query._jsq.streamingQuery().lastExecution()  # noqa: SLF001
     metrics: Any = json.loads(execution.observedMetrics().apply(_METRIC).json())
     first = metrics.get("first")
     return Counts(
         consumed=metrics["consumed"],
         bad={stage: metrics[stage] for stage in _STAGES if metrics[stage]},
-        first_bad=None if first is None else BadRow(
+        first_bad=None
+        if first is None
+        else BadRow(
             stage=first["stage"],
             code=first["code"],
             message=first.get("message"),

@@ -45,7 +45,9 @@ def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Pla
         # Tried on no rows, so that a mistake in it is found now and not in the first batch.
         transform(session.createDataFrame([], rows.schema))
     except PySparkException as error:
-        raise BadSql(f"Spark refuses the transform: {spark_words(error)[1]}", next_step="correct the transform") from error
+        raise BadSql(
+            f"Spark refuses the transform: {spark_words(error)[1]}", next_step="correct the transform"
+        ) from error
     return Plan(rows, transform)
 
 

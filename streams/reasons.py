@@ -24,8 +24,11 @@ def why_bad_json(payload: bytes, schema: StructType) -> str:
         return f"not valid JSON: {error}"
     if not isinstance(value, dict):
         return f"expected a JSON object, found {_kind(value)}"
-    misfits = [f"{f.name} should be {f.dataType.simpleString()}, found {_shown(value[f.name])}"
-               for f in schema.fields if not _fits(value.get(f.name), f.dataType.simpleString())]
+    misfits = [
+        f"{f.name} should be {f.dataType.simpleString()}, found {_shown(value[f.name])}"
+        for f in schema.fields
+        if not _fits(value.get(f.name), f.dataType.simpleString())
+    ]
     return "; ".join(misfits) or "a value does not fit the declared columns"
 
 

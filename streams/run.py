@@ -51,12 +51,14 @@ def run_pipeline(
     start is done; calling it again goes on from the checkpoint.
     """
     if (config is None) == (config_str is None):
-        raise UsageError("run_pipeline takes a file or a text, and exactly one of them", next_step="pass config= or config_str=")
+        raise UsageError(
+            "run_pipeline takes a file or a text, and exactly one of them", next_step="pass config= or config_str="
+        )
     specs = load_toml(config, config_str)
     return run_spec(choose(specs, pipeline), bounded=bounded, flush=flush, metrics_port=metrics_port, spark=spark)
 
 
-def run_streaming_pipeline(
+def run_streaming_pipeline(  # type: ignore[misc]  # `spark` is also the keyword for the settings of a session
     *,
     bounded: bool = False,
     flush: bool = True,
@@ -125,7 +127,7 @@ def _run(
     query = start(spec, rows, runner, str(store.checkpoint), bounded=bounded)
     runner.bind(query)
     try:
-        while not query.awaitTermination(_POLL_SECONDS):
+        while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions
             if asked.is_set():
                 runner.drain()
     except StreamingQueryException as error:
@@ -135,7 +137,7 @@ def _run(
 def _open_when_there_is_input(
     spec: PipelineSpec, store: LocalStore, session: SparkSession, asked: threading.Event, *, bounded: bool
 ) -> StreamSource | None:
-    """A daemon without a declared schema waits for the first input to infer it from; a bounded run has nothing to do."""
+    """Without a schema, a daemon waits for the first input to infer it from; a bounded run has nothing to do."""
     while True:
         try:
             return open_source(spec.sources[0], spec.source_names[0], store, session)

@@ -72,7 +72,7 @@ def step(method: Callable[Concatenate[Runner, Any, P], R]) -> Callable[Concatena
     """Time a step under its own name, and let a crash test end the process as it begins."""
 
     @wraps(method)
-    def timed(self: Runner, batch: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+    def timed(self: Runner, batch: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         number = batch.number if isinstance(batch, Batch) else batch
         self.current = (method.__name__, number)
         with self.watch.step(method.__name__, number):
@@ -213,7 +213,7 @@ class Runner:
         assert self._query is not None
         self._draining.set()
         while self._query.isActive and self.current is not None and not self._store.committed(self.current[1]):
-            self._query.awaitTermination(_POLL_SECONDS)
+            self._query.awaitTermination(_POLL_SECONDS)  # type: ignore[arg-type]  # it takes fractions
         self._query.stop()
         self._ended.set()
 

@@ -43,9 +43,7 @@ _PER_RUN = {
     "spark.sql.files.ignoreMissingFiles": "false",
 }
 # Renames within one disk need neither a copy nor an abort protocol.
-_FILE_MANAGER = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
+_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 class JavaMissing(FlowError):
@@ -82,7 +80,7 @@ def _started() -> SparkSession | None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    context = SparkContext._active_spark_context
+    context = SparkContext._active_spark_context  # noqa: SLF001
     return SparkSession(context) if context is not None else None
 
 
@@ -105,7 +103,7 @@ def _start(settings: SparkSettings, jar_groups: Collection[str]) -> SparkSession
         conf.set(key, value)
     try:
         with log.open("ab") as noise:
-            gateway = launch_gateway(conf, {"stdout": noise, "stderr": noise})
+            gateway = launch_gateway(conf, {"stdout": noise, "stderr": noise})  # type: ignore[no-untyped-call]
         return SparkSession(SparkContext(conf=conf, gateway=gateway))
     except (PySparkException, OSError) as error:
         raise JavaMissing(
@@ -121,4 +119,6 @@ def _logging(log: Path) -> dict[str, str]:
 
 def _runtime_part(conf: Mapping[str, str], session: SparkSession) -> dict[str, str]:
     """What of the user's `[spark] conf` can be set on a running JVM."""
-    return {key: value for key, value in conf.items() if key.startswith("spark.sql.") and session.conf.isModifiable(key)}
+    return {
+        key: value for key, value in conf.items() if key.startswith("spark.sql.") and session.conf.isModifiable(key)
+    }

@@ -1,6 +1,7 @@
 """A small pipeline over files of orders, for tests that state only what differs from it."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,15 @@ class Orders:
         self.inbox.mkdir()
         self.database = folder / "orders.db"
         self.outbox = folder / "outbox"
+        self._clock = 1_767_225_600
 
     def arrive(self, name: str, rows: Iterable[Mapping[str, Any] | str | bytes]) -> Path:
         """A file of JSON lines; a text or bytes stand for themselves."""
         file = self.inbox / name
         file.write_bytes(b"".join(_line(row) + b"\n" for row in rows))
+        # A second apart, because batches take files in order of their time, and that is coarse.
+        self._clock += 1
+        os.utime(file, (self._clock, self._clock))
         return file
 
     def numbered(self, *files: range) -> None:
@@ -75,7 +80,11 @@ class Orders:
     def files(self) -> list[Path]:
         """What a reader of the outbox sees."""
         found = sorted(self.outbox.rglob("*"))
-        return [f for f in found if f.is_file() and not any(p.startswith(("_", ".")) for p in f.relative_to(self.outbox).parts)]
+        return [
+            f
+            for f in found
+            if f.is_file() and not any(p.startswith(("_", ".")) for p in f.relative_to(self.outbox).parts)
+        ]
 
     def dead_letters(self, name: str = "orders") -> list[DeadLetter]:
         store = DeadLetters(self.folder / ".ematix-flow" / "state" / name / "dead_letters.db")

@@ -60,7 +60,9 @@ def kind_of(connection: str | Connection) -> str | None:
 def _connection(value: Any) -> Any:
     if isinstance(value, str):
         if not value:
-            raise complain("found an empty string", "the name of a connection")
+            raise complain("found an empty text", "the name of a connection")
+        if "://" in value:  # not shown: it may hold a password
+            raise complain("found a URL", "a connection, such as PostgresConnection(url=...), or the name of one")
         return value
     if isinstance(value, Connection):
         if value.kind in REGISTRY_KINDS:

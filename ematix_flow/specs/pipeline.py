@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from ematix_flow.connections import Connection
 from ematix_flow.model import Complaint, Declared, check
 from ematix_flow.problems import near
 from ematix_flow.specs.fields import SQL_KINDS, Name, NotNegative, Positive, Several
 from ematix_flow.specs.source import Source
 from ematix_flow.specs.state import SparkSettings, StateStore, Watermark
 from ematix_flow.specs.target import Target
-from ematix_flow.specs.transform import Transform
+from ematix_flow.specs.transform import Lookup, Transform
 
 
 class PipelineSpec(Declared):
@@ -70,6 +71,22 @@ class PipelineSpec(Declared):
     def target_names(self) -> tuple[str, ...]:
         """One name per target, unique: the table, topic, queue, stream or folder, else the kind."""
         return _unique(_target_name(target) for target in self.targets)
+
+    def with_connections(self, resolve: Callable[[str], Connection]) -> PipelineSpec:
+        """The same pipeline with every named connection looked up, checked again by the rules of its kind."""
+
+        def found(user: Source | Target | Lookup) -> dict[str, object]:
+            fields = {name: getattr(user, name) for name in user.model_fields_set}
+            connection = user.connection
+            return {**fields, "connection": resolve(connection) if isinstance(connection, str) else connection}
+
+        fields = {name: getattr(self, name) for name in self.model_fields_set | {"origin"}}
+        transform = {name: getattr(self.transform, name) for name in self.transform.model_fields_set}
+        transform["lookups"] = {name: found(lookup) for name, lookup in self.transform.lookups.items()}
+        fields["transform"] = transform
+        fields["sources"] = [found(source) for source in self.sources]
+        fields["targets"] = [found(target) for target in self.targets]
+        return type(self)(**fields)
 
     @check
     def _source_names_differ(self) -> Iterator[Complaint]:

@@ -82,7 +82,9 @@ class Transform(Declared):
     """The rows are changes of tables."""
     udfs: SkipJsonSchema[tuple[Annotated[ScalarUdf, PlainValidator(_udf)], ...]] = Field(default=(), exclude=True)
     """Functions for SQL, declared with `@udf`; only in Python."""
-    aggregate_udfs: SkipJsonSchema[tuple[Annotated[AggregateUdf, PlainValidator(_udaf)], ...]] = Field(default=(), exclude=True)
+    aggregate_udfs: SkipJsonSchema[tuple[Annotated[AggregateUdf, PlainValidator(_udaf)], ...]] = Field(
+        default=(), exclude=True
+    )
     """Aggregates, declared with `@udaf`; only in Python."""
 
     @check

@@ -1,6 +1,6 @@
 """`make demo`: a declared pipeline over generated order events, from files to a table, and everything it has to say.
 
-    python -m examples.orders.demo [FOLDER]
+`python -m examples.orders.demo [FOLDER]` does the same in another folder than artifacts/orders.
 """
 
 from __future__ import annotations
@@ -55,11 +55,13 @@ def show(folder: Path) -> None:
         "table, each event once. That is declared in orders.toml; the rest is the product."
     )
     made = write_events(folder / "events")
-    text.facts({
-        "events": f"{folder}/events, {made.events:,} in {made.files} files, a few late, a few malformed",
-        "pipeline": f"{folder}/orders.toml",
-        "table": f"{folder}/shop.duckdb, orders",
-    })
+    text.facts(
+        {
+            "events": f"{folder}/events, {made.events:,} in {made.files} files, a few late, a few malformed",
+            "pipeline": f"{folder}/orders.toml",
+            "table": f"{folder}/shop.duckdb, orders",
+        }
+    )
     # The folder is a whole project: from now on everything happens in it, as it would for `flow`.
     shown, before = folder, Path.cwd()
     os.environ["EMATIX_FLOW_HOME"] = str(folder.absolute() / ".ematix-flow")
@@ -78,7 +80,9 @@ def show(folder: Path) -> None:
 
 def _fresh(folder: Path) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "orders.toml").exists():
-        raise UsageError(f"{folder} holds something else than an earlier demo", next_step="name a folder that does not exist")
+        raise UsageError(
+            f"{folder} holds something else than an earlier demo", next_step="name a folder that does not exist"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copy(DECLARATION, folder / "orders.toml")
@@ -95,7 +99,8 @@ def _run(spec: PipelineSpec) -> tuple[RunResult, list[BatchReport], float]:
     def report(batch: BatchReport) -> None:
         reports.append(batch)
         bad, seconds = sum(batch.bad.values()), sum(batch.seconds.values())
-        text.line(f"batch {batch.number}  {batch.consumed:6,} events  {batch.good:6,} orders  {bad:3} rejected  {seconds:5.1f} s")
+        counts = f"{batch.consumed:6,} events  {batch.good:6,} orders  {bad:3} rejected"
+        text.line(f"batch {batch.number}  {counts}  {seconds:5.1f} s")
 
     result = run_spec(spec, bounded=True, spark=session, on_batch=report)
     return result, reports, starting
@@ -103,14 +108,17 @@ def _run(spec: PipelineSpec) -> tuple[RunResult, list[BatchReport], float]:
 
 def _say_results(result: RunResult) -> None:
     rows = findings.by_country(Path("shop.duckdb"))
-    total = findings.Sales("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True)))
+    total = findings.total(rows)
     rejected = sum(result.dlq_rows.values())
     text.heading("The result")
     text.line(f"{result.rows_consumed:,} events = {total.orders:,} orders in the table + {rejected} rejected.")
     text.line(f"{total.late} orders arrived more than an hour late; each counts on the day it was placed.")
     text.table(
         ["country", "orders", "revenue EUR", "per order", "late"],
-        [[r.country, f"{r.orders:,}", f"{r.revenue:,.2f}", f"{r.revenue / r.orders:,.2f}", str(r.late)] for r in [*rows, total]],
+        [
+            [row.country, f"{row.orders:,}", f"{row.revenue:,.2f}", f"{row.revenue / row.orders:,.2f}", str(row.late)]
+            for row in [*rows, total]
+        ],
         total=True,
     )
 
@@ -144,19 +152,21 @@ def _say_times(reports: list[BatchReport], starting: float, result: RunResult, w
     ]
     for number, name, seconds, words in rows:
         text.line(f"{number:1} {name:<12}{seconds:6.2f} s  {text.bar(seconds, whole, 20)}  {words}".rstrip())
-    text.line(f"  {'in all':<12}{whole:6.2f} s")
+    text.line(f"  {'in all':<12}{whole:6.2f} s   The first batch is slow: Spark loads and compiles itself in it.")
 
 
 def _say_next(folder: Path) -> None:
     events = os.path.relpath(ROOT / "examples/orders/events.py", folder)
     text.heading("Next")
-    text.commands([
-        (f". {os.path.relpath(ROOT)}/.venv/bin/activate && cd {folder}", ""),
-        ("flow validate orders.toml", "what it promises, before anything runs"),
-        ("flow run orders.toml --bounded", "again: nothing is read twice"),
-        (f"python {events} events --seed 8", "another day of events"),
-        ("flow run orders.toml --bounded", "only the new files"),
-    ])
+    text.commands(
+        [
+            (f". {os.path.relpath(ROOT)}/.venv/bin/activate && cd {folder}", ""),
+            ("flow validate orders.toml", "what it promises, before anything runs"),
+            ("flow run orders.toml --bounded", "again: nothing is read twice"),
+            (f"python {events} events --seed 8", "another day of events"),
+            ("flow run orders.toml --bounded", "only the new files"),
+        ]
+    )
 
 
 if __name__ == "__main__":

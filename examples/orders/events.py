@@ -1,6 +1,6 @@
-"""Makes order events as JSON lines: most as they should be, some late, some that no reader can use. Same seed, same bytes.
+"""Makes order events as JSON lines: most as they should be, some late, some that no reader can use.
 
-    python events.py FOLDER [--seed N] [--files N] [--events-per-file N]
+`python events.py FOLDER` writes them; the same `--seed` gives the same bytes.
 """
 
 from __future__ import annotations

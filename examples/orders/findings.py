@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -40,6 +41,13 @@ def by_country(database: Path) -> list[Sales]:
         return [Sales(*row) for row in db.execute(_BY_COUNTRY).fetchall()]
 
 
+def total(rows: Iterable[Sales]) -> Sales:
+    orders, revenue, late = 0, Decimal(0), 0
+    for row in rows:
+        orders, revenue, late = orders + row.orders, revenue + row.revenue, late + row.late
+    return Sales("all", orders, revenue, late)
+
+
 def rejections(pipeline: str) -> list[Rejection]:
     """One line per reason, the most frequent first, with the part of the first such payload that shows it."""
     with closing(DeadLetters(state_of(pipeline) / "dead_letters.db")) as store:
@@ -62,7 +70,7 @@ def _shown(letter: DeadLetter) -> str:
     field = re.search(r'"\w+": ' + re.escape(found), payload)
     if field:
         return field.group()
-    return payload[:24] + " ..." if payload.startswith("[") else "... " + payload[-24:]
+    return payload[:24] + " ..." if payload.startswith("[") else "... " + payload.rpartition(", ")[2]
 
 
 def _place(letter: DeadLetter) -> str:

@@ -34,8 +34,10 @@ def facts(named: Mapping[str, str]) -> None:
         line(f"{name:<{width}}   {fact}")
 
 
-def table(names: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), total: bool = False) -> None:
-    """Columns in `left` begin at the same place, the others, numbers, end there. With `total`, the last row is a sum."""
+def table(
+    names: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), total: bool = False
+) -> None:
+    """Columns in `left` are words, the others are numbers and end at the same place. `total`: the last row is a sum."""
     widths = [max(len(cell) for cell in column) for column in zip(names, *rows, strict=True)]
 
     def joined(cells: Sequence[str]) -> str:

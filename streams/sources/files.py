@@ -27,7 +27,12 @@ class FileSource:
     replayable = True
 
     def __init__(
-        self, source: Source, connection: ObjectStoreLocalConnection, name: str, store: LocalStore, session: SparkSession
+        self,
+        source: Source,
+        connection: ObjectStoreLocalConnection,
+        name: str,
+        store: LocalStore,
+        session: SparkSession,
     ) -> None:
         self._source = source
         self._name = name

@@ -17,7 +17,7 @@ def is_pattern(path: str) -> bool:
 
 def visible_files(path: str) -> list[Path]:
     """Oldest first. Names that begin with `_` or `.` are skipped, as Spark skips them."""
-    roots = [Path(p) for p in glob.glob(path)] if is_pattern(path) else [Path(path)]
+    roots = [Path(p) for p in glob.glob(path)] if is_pattern(path) else [Path(path)]  # noqa: PTH207
     found = [file for root in roots for file in _below(root)]
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, str(file)))
 
@@ -44,7 +44,9 @@ def bytes_per_row(files: Iterable[Path], form: str) -> tuple[float, float]:
 def line_of(file: Path, line: bytes) -> int | None:
     """The number of the first such line, counted from 1."""
     with file.open("rb") as lines:
-        return next((number for number, found in enumerate(lines, 1) if found.rstrip(b"\r\n") == line.rstrip(b"\r")), None)
+        return next(
+            (number for number, found in enumerate(lines, 1) if found.rstrip(b"\r\n") == line.rstrip(b"\r")), None
+        )
 
 
 def _below(root: Path) -> Iterable[Path]:

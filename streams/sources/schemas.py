@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.specs import Source
@@ -56,16 +56,19 @@ def declared_schema(ddl: str, name: str) -> StructType:
     from pyspark.sql.types import StructType
 
     try:
-        return StructType.fromDDL(ddl)
+        return cast(StructType, StructType.fromDDL(ddl))
     except PySparkException as error:
         problem = Problem(
-            f"source {name!r} schema", f'found "{ddl}", which Spark cannot read', allowed='for example "id long, ts timestamp"'
+            f"source {name!r} schema",
+            f'found "{ddl}", which Spark cannot read',
+            allowed='for example "id long, ts timestamp"',
         )
         raise DeclarationError("schema", [problem]) from error
 
 
 def _sample(files: list[Path]) -> list[Path]:
-    chosen, size = [], 0
+    chosen: list[Path] = []
+    size = 0
     for file in files[:_INFERRED_FILES]:
         size += file.stat().st_size
         if chosen and size > _INFERRED_BYTES:

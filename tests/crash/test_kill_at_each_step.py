@@ -22,7 +22,9 @@ CASES = [(target, point) for target in INSIDE for point in (*STEPS, *INSIDE[targ
 
 def killed_at(point: str, declaration: str, folder: Path) -> None:
     """Run the pipeline in a process of its own that dies at `point` of its second batch."""
-    program = "import sys; from ematix_flow import run_pipeline; run_pipeline(config_str=sys.stdin.read(), bounded=True)"
+    program = (
+        "import sys; from ematix_flow import run_pipeline; run_pipeline(config_str=sys.stdin.read(), bounded=True)"
+    )
     died = subprocess.run(
         [sys.executable, "-c", program],
         input=declaration.encode(),
@@ -37,8 +39,10 @@ def killed_at(point: str, declaration: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(("target", "point"), CASES)
 def test_nothing_is_lost_and_nothing_is_doubled(orders: Orders, target: str, point: str) -> None:
-    orders.numbered(*BATCHES)
-    # Two rows of a day and two days make several files per batch, so that an apply can be cut in the middle.
+    orders.numbered(BATCHES[0])
+    orders.arrive("1.jsonl", [*({"id": i, "amount": i / 2} for i in BATCHES[1]), "broken"])
+    orders.arrive("2.jsonl", [{"id": i, "amount": i / 2} for i in BATCHES[2]])
+    # Two folders make two files per batch, so that an apply can be cut in the middle.
     partitioned = f'{target}\npartition_by = ["day"]' if target == "json_lines" else target
     declared = {
         "source": "max_files_per_batch = 1",
@@ -46,7 +50,6 @@ def test_nothing_is_lost_and_nothing_is_doubled(orders: Orders, target: str, poi
         "on_error": "dlq",
         "targets": (partitioned,),
     }
-    orders.arrive("1.jsonl", [*({"id": i, "amount": i / 2} for i in BATCHES[1]), "broken"])
     seen = orders.ids_in_database if target == "duckdb" else orders.ids_in_files
 
     killed_at(point, orders.toml(**declared), orders.folder)

@@ -86,7 +86,9 @@ def test_csv_options_of_the_target(orders: Orders) -> None:
     assert file.read_text(encoding="utf-8").splitlines() == ['1|"say ""hi""|"', "2|NULL"]
 
 
-@pytest.mark.parametrize(("compression", "codec"), [("zstd", "ZSTD"), ("uncompressed", "UNCOMPRESSED"), ("gzip", "GZIP")])
+@pytest.mark.parametrize(
+    ("compression", "codec"), [("zstd", "ZSTD"), ("uncompressed", "UNCOMPRESSED"), ("gzip", "GZIP")]
+)
 def test_parquet_compression(orders: Orders, compression: str, codec: str) -> None:
     orders.numbered(range(10))
 

@@ -1,0 +1,48 @@
+"""`flow validate`: what a pipeline is, what it promises for each target and why, without starting it."""
+
+from __future__ import annotations
+
+import click
+
+from ematix_flow.ops.commands.running import which_pipeline
+from ematix_flow.ops.discovery import find
+from ematix_flow.ops.explaining import Explained, explain, explained_text
+from ematix_flow.ops.failing import text_of
+from ematix_flow.ops.output import as_json, counted, format_option
+from ematix_flow.ops.settings import Format, Settings
+from ematix_flow.ops.terminal import show
+
+
+@click.command("validate")
+@which_pipeline
+@format_option
+@click.pass_context
+def validate_command(
+    context: click.Context, wanted: str, modules: tuple[str, ...], pipeline: str | None, output_format: Format
+) -> None:
+    """Check a declaration and print what it promises.
+
+    For each pipeline: its sources, transform and targets, and for each target the guarantee with its reason.
+    Nothing is opened and Spark is not started.
+    """
+    explained = [explain(spec) for spec in find(wanted, modules=modules, pipeline=pipeline)]
+    problems = [problem for one in explained for problem in one.problems]
+    if output_format == "json":
+        show(as_json({"valid": not problems, "pipelines": [one.as_data() for one in explained]}))
+    else:
+        _tell(explained, context.ensure_object(Settings))
+    if problems:
+        context.exit(max(problem.exit_code for problem in problems))
+
+
+def _tell(explained: list[Explained], settings: Settings) -> None:
+    for one in explained:
+        show(f"{explained_text(one)}\n")
+    sound = [one for one in explained if not one.problems]
+    waiting = sum(bool(one.not_built) for one in sound)
+    later = f"; {counted(waiting, 'pipeline')} cannot be run by this version yet" if waiting else ""
+    if sound:
+        show(f"{counted(len(sound), 'pipeline')} declared correctly{later}")
+    for one in explained:
+        for problem in one.problems:
+            settings.stderr.line(text_of(problem))

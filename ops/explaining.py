@@ -1,0 +1,112 @@
+"""A declared pipeline in words and as data: sources, transform, targets, and the guarantee of each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ematix_flow.config import resolve_connection
+from ematix_flow.connections import Connection
+from ematix_flow.errors import FlowError, NotBuilt
+from ematix_flow.ops.failing import facts_of
+from ematix_flow.ops.output import table
+from ematix_flow.specs import PipelineSpec
+from ematix_flow.streams.built import refuse_what_is_not_built
+from ematix_flow.streams.guarantee import guarantees
+from ematix_flow.streams.sources.opening import source_type
+from ematix_flow.streams.transform import SqlTransform
+
+
+@dataclass
+class Explained:
+    """What there is to say about one spec; collected part by part, so that one problem does not hide another."""
+
+    spec: PipelineSpec
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    targets: list[dict[str, Any]] = field(default_factory=list)
+    not_built: list[str] = field(default_factory=list)
+    problems: list[FlowError] = field(default_factory=list)
+
+    def as_data(self) -> dict[str, Any]:
+        transform = self.spec.transform
+        return {
+            "name": self.spec.name,
+            "origin": self.spec.origin,
+            "sources": self.sources,
+            "transform": {
+                "sql": transform.sql,
+                "dialect": transform.dialect,
+                "on_error": transform.on_error,
+                "operators": _operators(self.spec),
+            },
+            "targets": self.targets,
+            "state_store": self.spec.state_store.kind,
+            "not_built": self.not_built,
+            "problems": [facts_of(problem) for problem in self.problems],
+        }
+
+
+def explain(spec: PipelineSpec) -> Explained:
+    explained = Explained(spec)
+    for name, source in zip(spec.source_names, spec.sources, strict=True):
+        kind = _kind(explained, source.connection)
+        explained.sources.append({"name": name, "kind": kind, "query": source.query})
+        if kind:
+            _noted(explained, lambda source=source: source_type(source))
+    for name, target in zip(spec.target_names, spec.targets, strict=True):
+        facts: dict[str, Any] = {"name": name, "kind": _kind(explained, target.connection), "mode": target.mode}
+        if all(one["kind"] for one in [*explained.sources, facts]):
+            alone = spec.model_copy(update={"targets": (target,)})
+            promised = _noted(explained, lambda alone=alone: guarantees(alone)[0])
+            facts |= {"promise": promised.promise, "reason": promised.reason} if promised else {}
+        explained.targets.append(facts)
+    _noted(explained, lambda: refuse_what_is_not_built(spec))
+    if spec.transform.sql is not None:
+        transform = SqlTransform(spec.transform.sql, spec.transform.dialect)
+        _noted(explained, lambda: transform.tree)
+    return explained
+
+
+def explained_text(explained: Explained) -> str:
+    spec = explained.spec
+    rows = [["source", f"{one['name']} ({one['kind'] or 'unknown connection'})"] for one in explained.sources]
+    rows.append(["transform", _transform_text(spec)])
+    for one in explained.targets:
+        rows.append(["target", f"{one['name']} ({one['kind'] or 'unknown connection'}, {one['mode']})"])
+        rows.append(["", f"{one['promise']}: {one['reason']}" if "promise" in one else "no promise can be computed"])
+    rows.append(["state", spec.state_store.kind])
+    rows += [["not yet", part] for part in explained.not_built]
+    origin = f"  ({spec.origin})" if spec.origin else ""
+    return f"{spec.name}{origin}\n{table(rows, indent='  ')}"
+
+
+def _kind(explained: Explained, connection: str | Connection) -> str | None:
+    try:
+        return resolve_connection(connection).kind
+    except FlowError as error:
+        explained.problems.append(error)
+        return None
+
+
+def _noted(explained: Explained, work: Any) -> Any:
+    """The result of `work`, or nothing: a part that is not built is no mistake, everything else is."""
+    try:
+        return work()
+    except NotBuilt as error:
+        words = f"{error.part}{f' ({error.next_step})' if error.next_step else ''}"
+        if words not in explained.not_built:
+            explained.not_built.append(words)
+    except FlowError as error:
+        explained.problems.append(error)
+    return None
+
+
+def _operators(spec: PipelineSpec) -> list[str]:
+    return [name for name in ("window", "join", "cdc", "lookups") if getattr(spec.transform, name)]
+
+
+def _transform_text(spec: PipelineSpec) -> str:
+    sql = " ".join((spec.transform.sql or "none, every column as it is").split())
+    dialect = f" [{spec.transform.dialect}]" if spec.transform.sql and spec.transform.dialect != "spark" else ""
+    operators = "".join(f", then {name}" for name in _operators(spec))
+    return f"{sql}{dialect}{operators}; bad rows: {spec.transform.on_error}"

@@ -1,0 +1,114 @@
+"""Runs one pipeline for the command line: signals, progress, log events, and the result in words."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ematix_flow.errors import FlowError
+from ematix_flow.ops.output import as_json, by_name, counted, table
+from ematix_flow.ops.progress import Progress
+from ematix_flow.ops.settings import Settings
+from ematix_flow.result import RunResult
+from ematix_flow.specs import PipelineSpec
+from ematix_flow.state.home import state_of
+
+if TYPE_CHECKING:
+    from ematix_flow.streams.runner import BatchReport
+
+_log = logging.getLogger(__name__)
+
+
+def run(spec: PipelineSpec, settings: Settings, *, bounded: bool, flush: bool = True) -> RunResult:
+    """Until the input is done (`bounded`), or until SIGTERM or SIGINT: then the batch in progress is finished first."""
+    with _asked_to_stop() as stop, Progress(spec, settings) as progress:
+        # After the signals: loading takes a moment, and a signal must not be lost in it.
+        from ematix_flow.streams.run import run_spec
+
+        def on_batch(report: BatchReport) -> None:
+            _log.info("batch", extra=_batch_facts(report))
+            progress.batch(report)
+
+        def tell() -> None:
+            stop.wait()
+            if not over.is_set():
+                progress.note("stopping: the batch in progress is finished first ...")
+
+        over = threading.Event()
+        threading.Thread(target=tell, daemon=True).start()
+        _log.info("started", extra={"pipeline": spec.name, "bounded": bounded, "pid": os.getpid()})
+        try:
+            result = run_spec(spec, bounded=bounded, flush=flush, on_batch=on_batch, stop=stop)
+        except FlowError as error:
+            _log.info("ended", extra={"pipeline": spec.name, "status": "failed", "code": error.code})
+            raise
+        finally:
+            over.set()
+        _log.info("ended", extra=_result_facts(result))
+    return result
+
+
+def result_text(result: RunResult, spec: PipelineSpec) -> str:
+    ended = "stopped as asked" if result.status == "stopped" else "done"
+    head = f"{result.pipeline}: {ended}, {counted(result.batches, 'batch')} in {result.duration_seconds:.1f} s"
+    if not result.batches:
+        return f"{head}; there was nothing new to read"
+    rows = [["rows read", f"{result.rows_consumed:,}"]]
+    rows += [["rows written", f"{count:,} to {target}"] for target, count in result.rows_written.items()]
+    if late := sum(result.late_rows.values()):
+        rows.append(["late", f"{late:,} ({by_name(result.late_rows)})"])
+    if dropped := sum(result.dropped_rows.values()):
+        rows.append(["dropped", f"{dropped:,} ({by_name(result.dropped_rows)})"])
+    if dead := sum(result.dlq_rows.values()):
+        rows.append(["dead letters", f"{dead:,} ({by_name(result.dlq_rows)}), {_kept(spec)}"])
+    if result.watermark is not None:
+        rows.append(["watermark", result.watermark.isoformat()])
+    return f"{head}\n{table(rows, indent='  ')}"
+
+
+def result_json(result: RunResult) -> str:
+    return as_json(asdict(result))
+
+
+def _kept(spec: PipelineSpec) -> str:
+    if spec.dead_letter_topic is not None and spec.dlq_store != "table":
+        return f"in topic {spec.dead_letter_topic}"
+    if spec.state_store.kind == "local":
+        return f"in {state_of(spec.name) / 'dead_letters.db'} (SQLite, table dead_letters)"
+    return "in the state store"
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """Set by SIGTERM and SIGINT from the first moment on, also while Spark is being loaded and after it has ended."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in numbers}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _batch_facts(report: BatchReport) -> dict[str, object]:
+    bad = {f"bad_{stage}": count for stage, count in report.bad.items()}
+    steps = {f"{step}_seconds": round(took, 3) for step, took in report.seconds.items()}
+    seen = {"pipeline": report.pipeline, "batch": report.number, "consumed": report.consumed, "written": report.good}
+    return {**seen, **bad, **steps}
+
+
+def _result_facts(result: RunResult) -> dict[str, object]:
+    counts = {"batches": result.batches, "consumed": result.rows_consumed, "written": sum(result.rows_written.values())}
+    aside = {"dead_letters": sum(result.dlq_rows.values()), "dropped": sum(result.dropped_rows.values())}
+    seconds = round(result.duration_seconds, 3)
+    return {"pipeline": result.pipeline, "status": result.status, **counts, **aside, "seconds": seconds}

@@ -1,0 +1,72 @@
+"""What `flow validate` says of a pipeline."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ematix_flow.ops.cli import main
+from tests.orders import Orders
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def validated(capsys: pytest.CaptureFixture[str], text: str, *, code: int = 0) -> dict[str, Any]:
+    Path("p.toml").write_text(text)
+    assert main(["validate", "p.toml", "--format", "json"]) == code
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["valid"] is (code == 0)
+    (one,) = answer["pipelines"]
+    return dict(one)
+
+
+def test_the_promise_of_each_target_comes_with_its_reason(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.toml").write_text(orders.toml(sql="SELECT id FROM source", on_error="dlq", targets=("duckdb", "parquet")))
+    assert main(["validate", "p.toml"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "orders (p.toml:1)"
+    assert lines[1].startswith("source source (object_store_local)")
+    assert lines[2] == "transform SELECT id FROM source; bad rows: dlq"
+    assert lines[3] == "target orders (duckdb, append)"
+    assert lines[4].startswith("exactly once: a repeated batch")
+    assert lines[5] == "target object_store_local (object_store_local, append)"
+    assert lines[6].startswith("exactly once: ")
+    assert lines[-1] == "1 pipeline declared correctly"
+
+
+def test_the_promise_is_computed(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
+    one = validated(capsys, orders.toml(more='[state_store]\nkind = "in_memory"'))
+    (target,) = one["targets"]
+    assert target["promise"] == "at least once"
+
+
+def test_a_part_that_is_not_built_yet_is_valid_and_named(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
+    text = orders.toml(more='[state_store]\nkind = "postgres"\nurl = "${STATE}"')
+    text = text.replace('[[targets]]\nkind = "duckdb"', '[[targets]]\nkind = "sqlite"')
+    one = validated(capsys, text)
+    assert "state store 'postgres'" in str(one["not_built"])
+    assert "target 'sqlite'" in str(one["not_built"])
+    assert main(["validate", "p.toml"]) == 0
+    assert "1 pipeline cannot be run by this version yet" in capsys.readouterr().out
+
+
+def test_unknown_connections_are_all_told_with_the_places(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
+    text = orders.toml(targets=()) + '\n[target]\nconnection = "wharehouse"\n[target.table]\nname = "t"\n'
+    text = text.replace('kind = "object_store_local"', 'connection = "lake"')
+    text = "\n".join(line for line in text.splitlines() if not line.startswith(("path", "format")))
+    one = validated(capsys, text, code=2)
+    assert [problem["code"] for problem in one["problems"]] == ["unknown-connection"] * 2
+    assert main(["validate", "p.toml"]) == 2
+    told = capsys.readouterr()
+    assert 'error[unknown-connection]: no connection is named "lake"' in told.err
+    assert "declared correctly" not in told.out
+
+
+def test_sql_of_another_dialect_is_checked(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
+    text = orders.toml(sql="SELECT FROM WHERE").replace("[transform]", '[transform]\ndialect = "duckdb"')
+    one = validated(capsys, text, code=2)
+    assert [problem["code"] for problem in one["problems"]] == ["bad-sql"]
