@@ -28,7 +28,7 @@ _PRODUCT = "ematix_flow"
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "shown"}
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 # Spark's Python side and its bridge report every failure again, with a traceback; what happened is told once, by us.
-_ECHOES = ("py4j", "pyspark")
+_ECHOES = {"py4j", "pyspark"}
 _FILE_BYTES = 10_000_000
 _FILES_KEPT = 3
 
@@ -86,7 +86,9 @@ class _ToStderr(logging.Handler):
         self.setFormatter(JsonLines() if as_json else TextLines())
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not getattr(record, "shown", False) and not record.name.startswith(_ECHOES)
+        # By the file that logs, because py4j uses the root logger, too.
+        echo = record.name.partition(".")[0] in _ECHOES or not _ECHOES.isdisjoint(Path(record.pathname).parts)
+        return not echo and not getattr(record, "shown", False)
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._for_people:

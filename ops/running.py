@@ -38,7 +38,7 @@ def run(spec: PipelineSpec, settings: Settings, *, bounded: bool, flush: bool = 
         def tell() -> None:
             stop.wait()
             if not over.is_set():
-                progress.note("stopping: the batch in progress is finished first ...")
+                progress.note("asked to stop, finishing what is in progress ...")
 
         over = threading.Event()
         threading.Thread(target=tell, daemon=True).start()

@@ -6,7 +6,8 @@ from ematix_flow.errors import NotBuilt
 from ematix_flow.specs import PipelineSpec
 
 
-def refuse_what_is_not_built(spec: PipelineSpec) -> None:
+def not_built(spec: PipelineSpec) -> list[str]:
+    """The parts of a pipeline that are declared but cannot run yet."""
     transform = spec.transform
     parts = {
         "[transform.window]": transform.window,
@@ -21,6 +22,9 @@ def refuse_what_is_not_built(spec: PipelineSpec) -> None:
         "on_drift": any(target.on_drift != "error" for target in spec.targets),
         "a declared table class as target": any(t.table is not None and t.table.definition for t in spec.targets),
     }
-    missing = [part for part, declared in parts.items() if declared]
-    if missing:
+    return [part for part, declared in parts.items() if declared]
+
+
+def refuse_what_is_not_built(spec: PipelineSpec) -> None:
+    if missing := not_built(spec):
         raise NotBuilt(f"pipeline {spec.name!r}: {', '.join(missing)}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.specs import Source
 from ematix_flow.streams.csv_reader import FILE, MALFORMED, ROW, CsvOptions, csv_rows, raw_schema
-from ematix_flow.streams.envelope import ARRIVED, ERROR, PAYLOAD, POSITION, tag
+from ematix_flow.streams.envelope import ARRIVED, PAYLOAD, POSITION, REASON, reason
 from ematix_flow.streams.sources.listing import folder_columns
 
 if TYPE_CHECKING:
@@ -25,27 +25,19 @@ _BLOCK = "concat(_metadata.file_path, '#', _metadata.file_block_start)"
 
 
 def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> DataFrame:
-    """Lines are read as text, so that a bad one is kept byte for byte."""
+    """Spark gives a line that does not fit the schema back whole, byte for byte."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructType
 
-    lines = reader.option("lineSep", "\n").format("text").load(path)
-    folders = [name for name in lines.columns if name != "value"]
-    in_line = StructType([field for field in schema.fields if field.name not in folders])
-    parsed = F.from_json(
-        "value", StructType(in_line.fields).add(_CORRUPT, StringType()), {"columnNameOfCorruptRecord": _CORRUPT}
-    )
-    unreadable = F.col("_parsed").isNull() | F.col(f"_parsed.{_CORRUPT}").isNotNull()
-    return (
-        lines.where("length(trim(value)) > 0")
-        .select("*", "_metadata", parsed.alias("_parsed"))
-        .select(
-            *[_column(field.name, field.dataType, folders) for field in schema.fields],
-            F.expr(_BLOCK).alias(POSITION),
-            F.col("_metadata.file_modification_time").alias(ARRIVED),
-            F.col("value").cast("binary").alias(PAYLOAD),
-            tag(unreadable, "decode", "bad-json").alias(ERROR),
-        )
+    options = {"columnNameOfCorruptRecord": _CORRUPT, "lineSep": "\n"}
+    with_corrupt = StructType([*schema.fields]).add(_CORRUPT, StringType())
+    rows = reader.options(**options).format("json").schema(with_corrupt).load(path)
+    return rows.select(
+        *[F.col(f"`{name}`") for name in schema.fieldNames()],
+        F.expr(_BLOCK).alias(POSITION),
+        F.col("_metadata.file_modification_time").alias(ARRIVED),
+        F.col(_CORRUPT).cast("binary").alias(PAYLOAD),
+        reason(F.col(_CORRUPT).isNotNull(), "decode", "bad-json").alias(REASON),
     )
 
 
@@ -59,13 +51,13 @@ def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source)
     names = [field.name for field in in_file]
     raw = listing.mapInArrow(csv_rows(names, CsvOptions.of(source)), raw_schema(names, listing))
     wrong_shape = F.when(F.col(MALFORMED).isNotNull(), F.lit("the line does not have as many fields as the header"))
-    reason = F.coalesce(wrong_shape, *[_misfit(field) for field in in_file])
+    words = F.coalesce(wrong_shape, *[_misfit(field) for field in in_file])
     return raw.select(
         *[F.col(f"`{f.name}`").try_cast(f.dataType).alias(f.name) for f in schema.fields],
         F.concat_ws("#", FILE, ROW).alias(POSITION),
         F.col("modificationTime").alias(ARRIVED),
         F.coalesce(MALFORMED, F.to_csv(F.struct(*[F.col(f"`{n}`") for n in names]))).cast("binary").alias(PAYLOAD),
-        tag(reason.isNotNull(), "decode", "bad-csv", reason).alias(ERROR),
+        reason(words.isNotNull(), "decode", "bad-csv", words).alias(REASON),
     )
 
 
@@ -94,7 +86,7 @@ def _columnar(form: str) -> Decoder:
             F.expr(_BLOCK).alias(POSITION),
             F.col("_metadata.file_modification_time").alias(ARRIVED),
             F.to_json(F.struct(*[F.col(f"`{name}`") for name in schema.fieldNames()])).cast("binary").alias(PAYLOAD),
-            tag(F.lit(False), "decode", "").alias(ERROR),
+            reason(F.lit(False), "decode", "").alias(REASON),
         )
 
     return read
@@ -104,12 +96,6 @@ def csv_reader_options(source: Source) -> dict[str, Any]:
     """The same choices for Spark's own reader, which only looks at the names and types of the columns."""
     options = CsvOptions.of(source)
     return {"sep": options.delimiter, "header": options.header, "quote": options.quote, "nullValue": options.null_value}
-
-
-def _column(name: str, kind: Any, folders: list[str]) -> Column:
-    from pyspark.sql import functions as F
-
-    return (F.col(f"`{name}`").cast(kind) if name in folders else F.col(f"_parsed.`{name}`")).alias(name)
 
 
 DECODERS: dict[str, Decoder] = {

@@ -1,7 +1,8 @@
-"""What travels beside every row: where it came from, when it happened, its original bytes and what is wrong with it.
+"""What travels beside the columns of the payload: when a row happened, and what is wrong with it.
 
-A row is the payload's columns, the hidden column `_event_ts` (usable by name, not part of `*`) and the hidden struct
-`_flow`. Bad rows are tagged in `_flow.error`, never raised; the runner splits by the tag.
+`_event_ts` is usable by name but not part of `*`. `_flow_error` is NULL for a good row; for a bad one it holds
+everything its dead letter needs. Bad rows are tagged, never raised; the runner splits by the tag. Nothing else is made
+for each good row, because on the way of millions of them every byte counts.
 """
 
 from __future__ import annotations
@@ -14,56 +15,57 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-FLOW = "_flow"
 EVENT_TS = "_event_ts"
-IS_BAD = f"{FLOW}.error IS NOT NULL"
-IS_GOOD = f"{FLOW}.error IS NULL"
+ERROR = "_flow_error"
+IS_BAD = f"{ERROR} IS NOT NULL"
+IS_GOOD = f"{ERROR} IS NULL"
 
-# What a decoder adds to the columns of the payload.
-POSITION, ARRIVED, PAYLOAD, ERROR = "_flow_position", "_flow_arrived", "_flow_payload", "_flow_error"
+# What a decoder gives beside the payload's columns: where the row stands, when it arrived, its bytes, what is wrong.
+POSITION, ARRIVED, PAYLOAD, REASON = "_flow_position", "_flow_arrived", "_flow_payload", "_flow_reason"
 
 
-def tag(wrong: Column, stage: str, code: str, message: Column | None = None) -> Column:
-    """The error of a bad row; NULL for a good one."""
+def reason(wrong: Column, stage: str, code: str, message: Column | None = None) -> Column:
+    """Why a row is bad; NULL for a good one."""
     from pyspark.sql import functions as F
 
-    reason = message if message is not None else F.lit(None).cast("string")
-    return F.when(wrong, F.struct(F.lit(stage).alias("stage"), F.lit(code).alias("code"), reason.alias("message")))
+    words = message if message is not None else F.lit(None).cast("string")
+    return F.when(wrong, F.struct(F.lit(stage).alias("stage"), F.lit(code).alias("code"), words.alias("message")))
 
 
 def wrapped(decoded: DataFrame, source: str, schema: StructType, event_time_column: str | None) -> DataFrame:
-    """Decoded rows with their envelope: payload columns, `_event_ts`, `_flow`."""
+    """Decoded rows as the rest of the pipeline sees them: the payload's columns, `_event_ts`, `_flow_error`."""
     from pyspark.sql import functions as F
 
-    names = schema.fieldNames()
     event_ts = _event_time(source, schema, event_time_column)
-    flow = F.struct(
-        F.lit(source).alias("source"),
-        F.col(POSITION).alias("position"),
-        event_ts.alias("event_ts"),
-        F.col(PAYLOAD).alias("payload"),
-        F.col(ERROR).alias("error"),
+    error = F.when(
+        F.col(REASON).isNotNull(),
+        F.struct(
+            F.col(POSITION).alias("position"),
+            F.lit(source).alias("source"),
+            f"{REASON}.*",
+            event_ts.alias("event_ts"),
+            F.col(PAYLOAD).alias("payload"),
+        ),
     )
-    hidden = [flow.alias(FLOW)] if EVENT_TS in names else [event_ts.alias(EVENT_TS), flow.alias(FLOW)]
+    names = schema.fieldNames()
+    hidden = [error.alias(ERROR)] if EVENT_TS in names else [event_ts.alias(EVENT_TS), error.alias(ERROR)]
     return decoded.select(*[F.col(f"`{name}`") for name in names], *hidden)
 
 
 def good(rows: DataFrame) -> DataFrame:
-    return rows.where(IS_GOOD).drop(FLOW)
+    return rows.where(IS_GOOD).drop(ERROR)
 
 
 def bad(rows: DataFrame) -> DataFrame:
-    """The envelopes of the tagged rows, for their dead letters, each with a position of its own.
+    """The errors of the tagged rows, for their dead letters, each with a position of its own.
 
     Lines of one block of a file share their position, because Spark's text reader does not count them. Blocks are cut
     at the same bytes every time, so the row number within the batch is the same when the batch is repeated.
     """
     from pyspark.sql import functions as F
 
-    numbered = rows.withColumn("_row", F.monotonically_increasing_id())
-    position = F.concat(f"{FLOW}.position", F.lit("+"), "_row").alias("position")
-    others = [f"{FLOW}.{part}" for part in ("source", "event_ts", "payload", "error")]
-    return numbered.where(IS_BAD).select(position, *others)
+    numbered = rows.select(ERROR, F.monotonically_increasing_id().alias("number")).where(IS_BAD)
+    return numbered.select(f"{ERROR}.*", "number")
 
 
 def _event_time(source: str, schema: StructType, declared: str | None) -> Column:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.streams.envelope import FLOW
+from ematix_flow.streams.envelope import ERROR
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,20 +40,11 @@ class Counts:
 def observed(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
-    error = F.col(f"{FLOW}.error")
-    first = F.struct(
-        f"{FLOW}.position",
-        f"{FLOW}.source",
-        f"{FLOW}.payload",
-        "_flow.error.stage",
-        "_flow.error.code",
-        "_flow.error.message",
-    )
     return rows.observe(
         _METRIC,
         F.count(F.lit(1)).alias("consumed"),
-        *[F.count_if(error.getField("stage") == stage).alias(stage) for stage in _STAGES],
-        F.min(F.when(error.isNotNull(), first)).alias("first"),
+        *[F.count_if(F.col(f"{ERROR}.stage") == stage).alias(stage) for stage in _STAGES],
+        F.min(ERROR).alias("first"),
     )
 
 

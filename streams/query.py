@@ -32,13 +32,19 @@ def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Pla
     from pyspark.errors import PySparkException
 
     keep_bad = spec.transform.on_error == "dlq"
-    rows = observed(source.read(session))
+    rows = source.read(session)
+    sql = spec.transform.sql
+    payload = source.payload_schema.fieldNames()
+    event_ts_is_hidden = envelope.EVENT_TS not in payload
+    if event_ts_is_hidden and envelope.EVENT_TS not in (sql or "").lower():
+        # Counting keeps Spark from leaving out what nobody asks for.
+        rows = rows.drop(envelope.EVENT_TS)
+    rows = observed(rows)
     if not keep_bad:
         rows = envelope.good(rows)
-    payload = source.payload_schema.fieldNames()
-    if spec.transform.sql is None:
-        return Plan(rows.select(*[f"`{name}`" for name in payload], *([envelope.FLOW] if keep_bad else [])), None)
-    transform = SqlTransform(spec.transform.sql, spec.transform.dialect, envelope.EVENT_TS not in payload)
+    if sql is None:
+        return Plan(rows, None)
+    transform = SqlTransform(sql, spec.transform.dialect, event_ts_is_hidden)
     try:
         if transform.row_wise:
             return Plan(transform(rows, keep_bad=keep_bad), None)

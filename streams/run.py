@@ -144,7 +144,7 @@ def _open_when_there_is_input(
         except NothingToInfer as error:
             if bounded or asked.wait(spec.idle_pause_ms / 1000):
                 return None
-            _log.info("waiting pipeline=%s reason=%r", spec.name, error.found)
+            _log.info("waiting", extra={"pipeline": spec.name, "reason": error.found})
 
 
 @contextmanager

@@ -141,7 +141,7 @@ class Runner:
         kept = len(self._sinks) > 1
         if kept:
             rows = rows.persist()
-        good = envelope.good(rows) if envelope.FLOW in rows.columns else rows
+        good = envelope.good(rows) if envelope.ERROR in rows.columns else rows
         if self._batch_transform is not None:
             good = self._batch_transform(good)
         return Routed(good, rows, kept)
@@ -235,11 +235,11 @@ class Runner:
         payload = bytes(row.payload) if row.payload is not None else None
         return DeadLetter(
             pipeline=self._spec.name,
-            stage=row.error.stage,
-            error_code=row.error.code,
-            error=row.error.message or self._source.reason(payload or b""),
+            stage=row.stage,
+            error_code=row.code,
+            error=row.message or self._source.reason(payload or b""),
             source=row.source,
-            position=row.position,
+            position=f"{row.position}+{row.number}",
             event_ts=row.event_ts and row.event_ts.replace(tzinfo=UTC),
             payload_format=self._source.payload_format,
             payload=payload,

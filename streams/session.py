@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Collection, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +17,8 @@ from ematix_flow.state.home import logs
 from ematix_flow.streams.jars import jars
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 # Set when the JVM starts.
@@ -85,7 +89,7 @@ def _started() -> SparkSession | None:
 
 
 def _start(settings: SparkSettings, jar_groups: Collection[str]) -> SparkSession:
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkConf
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -104,12 +108,24 @@ def _start(settings: SparkSettings, jar_groups: Collection[str]) -> SparkSession
     try:
         with log.open("ab") as noise:
             gateway = launch_gateway(conf, {"stdout": noise, "stderr": noise})  # type: ignore[no-untyped-call]
-        return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        return SparkSession(_context(conf, gateway))
     except (PySparkException, OSError) as error:
         raise JavaMissing(
             f"Spark's Java process did not start ({str(error).splitlines()[0]})",
             next_step=f"install Java 17 or set JAVA_HOME, then `flow doctor`; the details are in {log}",
         ) from error
+
+
+def _context(conf: SparkConf, gateway: JavaGateway) -> SparkContext:
+    """A context that leaves Ctrl-C to the caller; Spark's own handler would cut a batch off in the middle."""
+    from pyspark import SparkContext
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        return SparkContext(conf=conf, gateway=gateway)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def _logging(log: Path) -> dict[str, str]:

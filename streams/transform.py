@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import FlowError
-from ematix_flow.streams.envelope import EVENT_TS, FLOW, IS_BAD, IS_GOOD
+from ematix_flow.streams.envelope import ERROR, EVENT_TS, IS_BAD, IS_GOOD
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,7 +62,7 @@ class SqlTransform:
                 rows.sparkSession.catalog.dropTempView(SOURCE)
 
     def _unused(self, rows: DataFrame) -> list[str]:
-        hidden = [FLOW, EVENT_TS] if self.event_ts_is_hidden and EVENT_TS not in self.sql.lower() else [FLOW]
+        hidden = [ERROR, EVENT_TS] if self.event_ts_is_hidden and EVENT_TS not in self.sql.lower() else [ERROR]
         return [name for name in hidden if name in rows.columns]
 
     def _statement(self, keep_bad: bool) -> str:
@@ -70,7 +70,7 @@ class SqlTransform:
         hides_event_ts = self.event_ts_is_hidden and (keep_bad or EVENT_TS in self.sql.lower())
         if self.dialect == "spark" and not keep_bad and not (hides_event_ts and "*" in self.sql):
             return self.sql.rstrip().rstrip(";")
-        hidden = [name for name, hide in ((FLOW, keep_bad), (EVENT_TS, hides_event_ts)) if hide]
+        hidden = [name for name, hide in ((ERROR, keep_bad), (EVENT_TS, hides_event_ts)) if hide]
         tree = _stars_without(self.tree.copy(), hidden)
         return str((_carrying(tree) if keep_bad else tree).sql(dialect="spark"))
 
@@ -134,7 +134,7 @@ def _stars_without(tree: Any, hidden: list[str]) -> Any:
 
 
 def _carrying(select: Any) -> Any:
-    """Tagged rows skip every expression and every filter, and keep their envelope."""
+    """Tagged rows skip every expression and every filter, and keep their error."""
     from sqlglot import exp, parse_one
 
     carried = []
@@ -145,7 +145,7 @@ def _carrying(select: Any) -> Any:
         name = projection.alias_or_name or projection.sql(dialect="spark")
         guarded = exp.Case().when(parse_one(IS_GOOD, read="spark"), projection.unalias())
         carried.append(exp.alias_(guarded, name, quoted=True))
-    select.set("expressions", [*carried, exp.column(FLOW)])
+    select.set("expressions", [*carried, exp.column(ERROR)])
     where = select.args.get("where")
     if where is not None:
         select.set("where", exp.Where(this=exp.or_(parse_one(IS_BAD, read="spark"), where.this)))

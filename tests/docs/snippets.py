@@ -5,7 +5,8 @@
 
 | block | what happens |
 |---|---|
-| `toml NAME`, `jsonl NAME`, `python NAME` | is written to the file NAME; a pipeline in TOML is validated, unless it is `broken.toml` |
+| `toml NAME`, `jsonl NAME`, `python NAME` | is written to the file NAME |
+| `toml NAME` with a pipeline | is also validated, unless its name is `broken.toml` |
 | `python` | runs; a `text` block right after it is what it prints |
 | `console` | every line after `$ ` runs; the lines below it are its output |
 | `text picture` | nothing to run |

@@ -142,6 +142,15 @@ def test_bad_rows_become_dead_letters_with_their_bytes(orders: Orders) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "sql", ["SELECT id FROM source", "SELECT 1 AS one FROM source", "SELECT count(*) AS n FROM source"]
+)
+def test_a_row_is_bad_also_when_nobody_asks_for_its_bad_column(orders: Orders, sql: str) -> None:
+    orders.arrive("a.jsonl", [{"id": 1, "amount": "lots"}, {"id": 2, "amount": 1.0}])
+
+    assert orders.run(on_error="drop", sql=sql).dropped_rows == {"decode": 1}
+
+
 def test_bad_rows_are_kept_beside_a_transform_that_filters(orders: Orders) -> None:
     orders.arrive("a.jsonl", [{"id": 1, "amount": 1.0}, {"id": 2, "amount": 0.0}, "broken"])
 

@@ -18,8 +18,10 @@ def test_events_go_to_the_file_and_only_warnings_to_the_terminal(capsys: pytest.
         log.info("batch", extra={"pipeline": "orders", "batch": 3, "note": "two words"})
         log.warning("slow\nas ever", extra={"pipeline": "orders"})
         logging.getLogger("py4j").error("the same again, with a traceback")
+        echo = {"name": "root", "msg": "and again", "levelname": "ERROR", "levelno": logging.ERROR}
+        logging.getLogger().handle(logging.makeLogRecord(echo | {"pathname": "/lib/py4j/java_gateway.py"}))
     assert capsys.readouterr().err == "warning: slow as ever pipeline=orders\n"
-    first, second, third = log_file().read_text().splitlines()
+    first, second, third, _ = log_file().read_text().splitlines()
     assert first[23:] == 'Z INFO batch pipeline=orders batch=3 note="two words"'
     assert "WARNING slow as ever" in second
     assert "ERROR the same again" in third
