@@ -34,9 +34,8 @@ def main() -> None:
         _generate(folder / "large", options.rows // FILES, FILES)
         _generate(folder / "small", 1, SMALL_BATCHES)
         size = sum(f.stat().st_size for f in (folder / "large").iterdir()) / 1e6
-        print(
-            f"{options.rows:,} JSON lines, {size:,.0f} MB in {FILES} files; {os.cpu_count()} cores {platform.machine()}\n"
-        )
+        machine = f"{os.cpu_count()} cores {platform.machine()}"
+        print(f"{options.rows:,} JSON lines, {size:,.0f} MB in {FILES} files; {machine}\n")
         print(f"{'':24}{'ematix-flow':>16}{'plain PySpark':>16}{'ratio':>9}")
         for target in TARGETS:
             _compare(folder, target, options)

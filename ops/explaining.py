@@ -11,7 +11,7 @@ from ematix_flow.errors import FlowError, NotBuilt
 from ematix_flow.ops.failing import facts_of
 from ematix_flow.ops.output import table
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.streams.built import refuse_what_is_not_built
+from ematix_flow.streams.built import not_built
 from ematix_flow.streams.guarantee import guarantees
 from ematix_flow.streams.sources.opening import source_type
 from ematix_flow.streams.transform import SqlTransform
@@ -60,7 +60,7 @@ def explain(spec: PipelineSpec) -> Explained:
             promised = _noted(explained, lambda alone=alone: guarantees(alone)[0])
             facts |= {"promise": promised.promise, "reason": promised.reason} if promised else {}
         explained.targets.append(facts)
-    _noted(explained, lambda: refuse_what_is_not_built(spec))
+    explained.not_built += [part for part in not_built(spec) if part not in explained.not_built]
     if spec.transform.sql is not None:
         transform = SqlTransform(spec.transform.sql, spec.transform.dialect)
         _noted(explained, lambda: transform.tree)

@@ -61,7 +61,7 @@ class Progress:
 
 def batch_line(report: BatchReport, on_error: str) -> str:
     """`orders batch 3: 1,000 rows, 998 written, 2 set aside, 0.41 s (stage 0.30, apply 0.05)`."""
-    parts = [counted(report.consumed, "row"), f"{report.good:,} written"]
+    parts = [counted(report.consumed, "row"), f"{sum(report.written.values()):,} written"]
     if bad := sum(report.bad.values()):
         parts.append(f"{bad:,} {_SET_ASIDE[on_error]}")
     slow = ", ".join(f"{step} {took:.2f}" for step, took in report.seconds.items() if took >= _WORTH_TELLING_SECONDS)

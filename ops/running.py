@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -17,7 +14,8 @@ from ematix_flow.ops.progress import Progress
 from ematix_flow.ops.settings import Settings
 from ematix_flow.result import RunResult
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.state.home import state_of
+from ematix_flow.state.home import dead_letters_of
+from ematix_flow.streams.stopping import asked_to_stop
 
 if TYPE_CHECKING:
     from ematix_flow.streams.runner import BatchReport
@@ -27,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 def run(spec: PipelineSpec, settings: Settings, *, bounded: bool, flush: bool = True) -> RunResult:
     """Until the input is done (`bounded`), or until SIGTERM or SIGINT: then the batch in progress is finished first."""
-    with _asked_to_stop() as stop, Progress(spec, settings) as progress:
+    with asked_to_stop() as stop, Progress(spec, settings) as progress:
         # After the signals: loading takes a moment, and a signal must not be lost in it.
         from ematix_flow.streams.run import run_spec
 
@@ -80,30 +78,19 @@ def _kept(spec: PipelineSpec) -> str:
     if spec.dead_letter_topic is not None and spec.dlq_store != "table":
         return f"in topic {spec.dead_letter_topic}"
     if spec.state_store.kind == "local":
-        return f"in {state_of(spec.name) / 'dead_letters.db'} (SQLite, table dead_letters)"
+        return f"in {dead_letters_of(spec.name)} (SQLite, table dead_letters)"
     return "in the state store"
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[threading.Event]:
-    """Set by SIGTERM and SIGINT from the first moment on, also while Spark is being loaded and after it has ended."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in numbers}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _batch_facts(report: BatchReport) -> dict[str, object]:
     bad = {f"bad_{stage}": count for stage, count in report.bad.items()}
     steps = {f"{step}_seconds": round(took, 3) for step, took in report.seconds.items()}
-    seen = {"pipeline": report.pipeline, "batch": report.number, "consumed": report.consumed, "written": report.good}
+    seen = {
+        "pipeline": report.pipeline,
+        "batch": report.number,
+        "consumed": report.consumed,
+        "written": sum(report.written.values()),
+    }
     return {**seen, **bad, **steps}
 
 

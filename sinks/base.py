@@ -89,6 +89,12 @@ class SchemaDrift(FlowError):
         )
 
 
+class TargetRefused(FlowError):
+    """The target does not accept a row: a constraint, a type, a missing right."""
+
+    code = "target-refused"
+
+
 class TargetUnavailable(FlowError):
     """The target cannot be reached now; the batch is tried again."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.connections import DuckDBConnection
 from ematix_flow.errors import DeclarationError, FlowError, Problem
-from ematix_flow.sinks.base import Applied, Batch, Capabilities, SchemaDrift, Staged, TargetUnavailable
+from ematix_flow.sinks.base import Applied, Batch, Capabilities, SchemaDrift, Staged, TargetRefused, TargetUnavailable
 from ematix_flow.sinks.duckdb_types import column_type
 from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
@@ -68,6 +68,17 @@ class DuckDBSink:
         return Staged(folder, tuple(rows.columns))
 
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
+        import duckdb
+
+        try:
+            return self._apply(staged, batch, fence)
+        except (duckdb.DataError, duckdb.IntegrityError, duckdb.ProgrammingError) as error:
+            raise TargetRefused(
+                f"DuckDB refuses the rows of batch {batch.number} for table {self._name}: {_first_line(error)}",
+                next_step="correct the rows in the transform, or the table; nothing of the batch was written",
+            ) from error
+
+    def _apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
         files = [str(p) for p in sorted(staged.folder.glob("part-*.parquet"))]
         with self._open() as db:
             db.begin()

@@ -43,14 +43,15 @@ class FilesSink:
 
     def __init__(self, target: Target, connection: ObjectStoreLocalConnection, name: str) -> None:
         self._name = name
-        self._root = Path(connection.path) / (target.prefix or "")
+        # Absolute, because Spark would write below the folder in which its Java process was started.
+        self._root = Path(connection.path).absolute() / (target.prefix or "")
         self._format = str(connection.format)
         self._options = writer_options(target, self._format)
         self._partition_by = target.partition_by
         self._hidden = self._root / "_flow"
 
     def prepare(self, schema: StructType) -> None:
-        self._hidden.mkdir(parents=True, exist_ok=True)
+        durable.make(self._hidden)
 
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
         folder = self._note(batch, "staged")
@@ -71,7 +72,7 @@ class FilesSink:
         durable.write(note, json.dumps({"generation": fence.generation, "batch": fence.batch, "files": list(moves)}))
         for number, (name, draft) in enumerate(moves.items()):
             final = self._root / name
-            final.parent.mkdir(parents=True, exist_ok=True)
+            durable.make(final.parent)
             durable.sync(draft)
             draft.replace(final)
             if number == 0:

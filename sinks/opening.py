@@ -11,7 +11,7 @@ from ematix_flow.sinks.duckdb import DuckDBSink
 from ematix_flow.sinks.files import FilesSink
 from ematix_flow.specs import Target
 
-_SINKS: dict[str, Any] = {"duckdb": DuckDBSink, "object_store_local": FilesSink}
+SINKS: dict[str, Any] = {"duckdb": DuckDBSink, "object_store_local": FilesSink}
 
 
 def open_sink(target: Target, name: str) -> Sink:
@@ -22,8 +22,8 @@ def open_sink(target: Target, name: str) -> Sink:
 def sink_type(target: Target) -> Any:
     """The class that writes this target, which knows what it can do before anything is opened."""
     kind = resolve_connection(target.connection).kind
-    if kind not in _SINKS:
-        raise NotBuilt(f"target {kind!r}", instead=f"targets built so far: {', '.join(_SINKS)}")
-    if target.mode not in _SINKS[kind].capabilities.modes:
+    if kind not in SINKS:
+        raise NotBuilt(f"target {kind!r}", instead=f"targets built so far: {', '.join(SINKS)}")
+    if target.mode not in SINKS[kind].capabilities.modes:
         raise NotBuilt(f"mode {target.mode!r} on {kind!r}", instead='use mode = "append"')
-    return _SINKS[kind]
+    return SINKS[kind]

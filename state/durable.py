@@ -15,6 +15,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def make(folder: Path) -> None:
+    """Create a folder and what is missing above it."""
+    if not folder.exists():
+        make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
+
+
 def write(path: Path, text: str) -> None:
     """Replace `path` by `text`, all or nothing."""
     draft = path.with_name(f".{path.name}.draft")

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
+DEAD_LETTERS = "dead_letters.db"
+
 
 def home() -> Path:
     return Path(os.environ.get("EMATIX_FLOW_HOME") or ".ematix-flow").absolute()
@@ -13,6 +15,10 @@ def home() -> Path:
 
 def state_of(pipeline: str) -> Path:
     return home() / "state" / file_name(pipeline)
+
+
+def dead_letters_of(pipeline: str) -> Path:
+    return state_of(pipeline) / DEAD_LETTERS
 
 
 def file_name(name: str) -> str:

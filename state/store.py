@@ -11,7 +11,7 @@ from ematix_flow.errors import NotBuilt
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state import durable
 from ematix_flow.state.dead_letters import DeadLetters
-from ematix_flow.state.home import file_name, state_of
+from ematix_flow.state.home import DEAD_LETTERS, file_name, state_of
 from ematix_flow.state.lock import SingleWriter
 
 
@@ -19,13 +19,13 @@ class LocalStore:
     """Everything under one folder. Open while the pipeline runs; a second opener is refused."""
 
     def __init__(self, pipeline: str, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        durable.make(folder)
         self.folder = folder
         self._writer = SingleWriter(pipeline, folder)
         self.checkpoint = folder / "checkpoint"
-        self.checkpoint.mkdir(exist_ok=True)
+        durable.make(self.checkpoint)
         self.generation = self._generation()
-        self.dead_letters = DeadLetters(folder / "dead_letters.db")
+        self.dead_letters = DeadLetters(folder / DEAD_LETTERS)
 
     def scratch(self, name: str) -> Path:
         """A folder for rows that nobody reads yet, empty."""

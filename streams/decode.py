@@ -1,7 +1,4 @@
-"""Payload bytes to columns, for files: one decoder per format, each tagging the rows that it cannot read.
-
-A decoder gives the columns of the schema, by name, plus the four columns that `envelope.wrapped` turns into `_flow`.
-"""
+"""Payload bytes to columns, for files: one decoder per format, each telling which rows it cannot read, and why."""
 
 from __future__ import annotations
 
@@ -10,38 +7,43 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.specs import Source
 from ematix_flow.streams.csv_reader import FILE, MALFORMED, ROW, CsvOptions, csv_rows, raw_schema
-from ematix_flow.streams.envelope import ARRIVED, PAYLOAD, POSITION, REASON, reason
+from ematix_flow.streams.envelope import Decoded
 from ematix_flow.streams.sources.listing import folder_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructField, StructType
 
-Decoder = Callable[["DataStreamReader", str, "StructType", Source], "DataFrame"]
+Decoder = Callable[["DataStreamReader", str, "StructType", Source], Decoded]
 
 _CORRUPT = "_flow_corrupt"
-_BLOCK = "concat(_metadata.file_path, '#', _metadata.file_block_start)"
 
 
-def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> DataFrame:
+def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
     """Spark gives a line that does not fit the schema back whole, byte for byte."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructType
 
     options = {"columnNameOfCorruptRecord": _CORRUPT, "lineSep": "\n"}
     with_corrupt = StructType([*schema.fields]).add(_CORRUPT, StringType())
-    rows = reader.options(**options).format("json").schema(with_corrupt).load(path)
-    return rows.select(
-        *[F.col(f"`{name}`") for name in schema.fieldNames()],
-        F.expr(_BLOCK).alias(POSITION),
-        F.col("_metadata.file_modification_time").alias(ARRIVED),
-        F.col(_CORRUPT).cast("binary").alias(PAYLOAD),
-        reason(F.col(_CORRUPT).isNotNull(), "decode", "bad-json").alias(REASON),
+    columns = _by_name(schema)
+    whole = F.to_json(F.struct(*columns.values()))
+    return Decoded(
+        rows=reader.options(**options).format("json").schema(with_corrupt).load(path),
+        columns=columns,
+        arrived=F.col("_metadata.file_modification_time"),
+        wrong=F.col(_CORRUPT).isNotNull(),
+        code="bad-json",
+        # NULL, but it names every column: Spark does not even parse what nobody asks for, and whether a row is bad
+        # must not depend on who asks.
+        message=F.when(whole.isNull(), whole),
+        position=_block(),
+        payload=F.col(_CORRUPT),
     )
 
 
-def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> DataFrame:
+def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
     """Columns are matched by the header's names, so that files may differ in order and have columns we do not know."""
     from pyspark.sql import functions as F
 
@@ -49,19 +51,69 @@ def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source)
     listing = reader.format("binaryFile").schema(_listing_schema(folders)).load(path).drop("content", "length")
     in_file = [field for field in schema.fields if field not in folders]
     names = [field.name for field in in_file]
-    raw = listing.mapInArrow(csv_rows(names, CsvOptions.of(source)), raw_schema(names, listing))
     wrong_shape = F.when(F.col(MALFORMED).isNotNull(), F.lit("the line does not have as many fields as the header"))
-    words = F.coalesce(wrong_shape, *[_misfit(field) for field in in_file])
-    return raw.select(
-        *[F.col(f"`{f.name}`").try_cast(f.dataType).alias(f.name) for f in schema.fields],
-        F.concat_ws("#", FILE, ROW).alias(POSITION),
-        F.col("modificationTime").alias(ARRIVED),
-        F.coalesce(MALFORMED, F.to_csv(F.struct(*[F.col(f"`{n}`") for n in names]))).cast("binary").alias(PAYLOAD),
-        reason(words.isNotNull(), "decode", "bad-csv", words).alias(REASON),
+    message = F.coalesce(wrong_shape, *[_misfit(field) for field in in_file])
+    return Decoded(
+        rows=listing.mapInArrow(csv_rows(names, CsvOptions.of(source)), raw_schema(names, listing)),
+        columns={field.name: F.col(f"`{field.name}`").try_cast(field.dataType) for field in schema.fields},
+        arrived=F.col("modificationTime"),
+        wrong=message.isNotNull(),
+        code="bad-csv",
+        message=message,
+        position=F.concat_ws("#", FILE, ROW),
+        payload=F.coalesce(MALFORMED, F.to_csv(F.struct(*[F.col(f"`{name}`") for name in names]))),
     )
 
 
+def _columnar(form: str) -> Decoder:
+    def read(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
+        """A file that is not of its format fails as a whole: no row of it can be told apart."""
+        from pyspark.sql import functions as F
+
+        columns = _by_name(schema)
+        return Decoded(
+            rows=reader.format(form).schema(schema).load(path),
+            columns=columns,
+            arrived=F.col("_metadata.file_modification_time"),
+            wrong=F.lit(False),
+            code=f"bad-{form}",
+            message=F.lit(None).cast("string"),
+            position=_block(),
+            payload=F.to_json(F.struct(*columns.values())),
+        )
+
+    return read
+
+
+DECODERS: dict[str, Decoder] = {
+    "json_lines": json_lines,
+    "csv": csv,
+    "parquet": _columnar("parquet"),
+    "orc": _columnar("orc"),
+}
+
+
+def csv_reader_options(source: Source) -> dict[str, Any]:
+    """The same choices for Spark's own reader, which only looks at the names and types of the columns."""
+    options = CsvOptions.of(source)
+    return {"sep": options.delimiter, "header": options.header, "quote": options.quote, "nullValue": options.null_value}
+
+
+def _by_name(schema: StructType) -> dict[str, Column]:
+    from pyspark.sql import functions as F
+
+    return {name: F.col(f"`{name}`") for name in schema.fieldNames()}
+
+
+def _block() -> Column:
+    """Not from `_metadata`, whose columns Spark copies into every row as soon as one of them is named."""
+    from pyspark.sql import functions as F
+
+    return F.expr("concat(input_file_name(), '#', input_file_block_start())")
+
+
 def _listing_schema(folders: list[StructField]) -> StructType:
+    """What Spark says of a file whose content it does not read."""
     from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
     kinds = {"path": StringType(), "modificationTime": TimestampType(), "length": LongType(), "content": BinaryType()}
@@ -74,33 +126,3 @@ def _misfit(field: StructField) -> Column:
     text = F.col(f"`{field.name}`")
     words = F.concat(F.lit(f'column {field.name}: cannot read "'), text, F.lit(f'" as {field.dataType.simpleString()}'))
     return F.when(text.isNotNull() & text.try_cast(field.dataType).isNull(), words)
-
-
-def _columnar(form: str) -> Decoder:
-    def read(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        rows = reader.format(form).schema(schema).load(path)
-        return rows.select(
-            *[F.col(f"`{name}`") for name in schema.fieldNames()],
-            F.expr(_BLOCK).alias(POSITION),
-            F.col("_metadata.file_modification_time").alias(ARRIVED),
-            F.to_json(F.struct(*[F.col(f"`{name}`") for name in schema.fieldNames()])).cast("binary").alias(PAYLOAD),
-            reason(F.lit(False), "decode", "").alias(REASON),
-        )
-
-    return read
-
-
-def csv_reader_options(source: Source) -> dict[str, Any]:
-    """The same choices for Spark's own reader, which only looks at the names and types of the columns."""
-    options = CsvOptions.of(source)
-    return {"sep": options.delimiter, "header": options.header, "quote": options.quote, "nullValue": options.null_value}
-
-
-DECODERS: dict[str, Decoder] = {
-    "json_lines": json_lines,
-    "csv": csv,
-    "parquet": _columnar("parquet"),
-    "orc": _columnar("orc"),
-}

@@ -7,6 +7,8 @@ for each good row, because on the way of millions of them every byte counts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, Problem
@@ -20,36 +22,46 @@ ERROR = "_flow_error"
 IS_BAD = f"{ERROR} IS NOT NULL"
 IS_GOOD = f"{ERROR} IS NULL"
 
-# What a decoder gives beside the payload's columns: where the row stands, when it arrived, its bytes, what is wrong.
-POSITION, ARRIVED, PAYLOAD, REASON = "_flow_position", "_flow_arrived", "_flow_payload", "_flow_reason"
+
+@dataclass(frozen=True)
+class Decoded:
+    """Rows as a decoder read them, and expressions over them. One projection evaluates all of it, so that what only a
+    bad row needs costs a good one nothing."""
+
+    rows: DataFrame
+    columns: Mapping[str, Column]
+    """The payload's columns, in the order of the schema."""
+    arrived: Column
+    """When the source received the row."""
+    wrong: Column
+    """Whether the row cannot be read; the rest is looked at only then."""
+    code: str
+    message: Column
+    position: Column
+    payload: Column
 
 
-def reason(wrong: Column, stage: str, code: str, message: Column | None = None) -> Column:
-    """Why a row is bad; NULL for a good one."""
-    from pyspark.sql import functions as F
-
-    words = message if message is not None else F.lit(None).cast("string")
-    return F.when(wrong, F.struct(F.lit(stage).alias("stage"), F.lit(code).alias("code"), words.alias("message")))
-
-
-def wrapped(decoded: DataFrame, source: str, schema: StructType, event_time_column: str | None) -> DataFrame:
+def wrapped(decoded: Decoded, source: str, schema: StructType, event_time_column: str | None) -> DataFrame:
     """Decoded rows as the rest of the pipeline sees them: the payload's columns, `_event_ts`, `_flow_error`."""
     from pyspark.sql import functions as F
 
-    event_ts = _event_time(source, schema, event_time_column)
+    declared = _event_time(decoded, source, schema, event_time_column)
     error = F.when(
-        F.col(REASON).isNotNull(),
+        decoded.wrong,
         F.struct(
-            F.col(POSITION).alias("position"),
+            decoded.position.alias("position"),
             F.lit(source).alias("source"),
-            f"{REASON}.*",
-            event_ts.alias("event_ts"),
-            F.col(PAYLOAD).alias("payload"),
+            F.lit("decode").alias("stage"),
+            F.lit(decoded.code).alias("code"),
+            decoded.message.alias("message"),
+            # Without a declared time the source is asked, once per bad row, when it arrived.
+            (F.lit(None).cast("timestamp") if declared is None else declared).alias("event_ts"),
+            decoded.payload.cast("binary").alias("payload"),
         ),
     )
-    names = schema.fieldNames()
-    hidden = [error.alias(ERROR)] if EVENT_TS in names else [event_ts.alias(EVENT_TS), error.alias(ERROR)]
-    return decoded.select(*[F.col(f"`{name}`") for name in names], *hidden)
+    columns = dict(decoded.columns)
+    columns.setdefault(EVENT_TS, decoded.arrived if declared is None else declared)
+    return decoded.rows.select(*[column.alias(name) for name, column in columns.items()], error.alias(ERROR))
 
 
 def good(rows: DataFrame) -> DataFrame:
@@ -68,15 +80,13 @@ def bad(rows: DataFrame) -> DataFrame:
     return numbered.select(f"{ERROR}.*", "number")
 
 
-def _event_time(source: str, schema: StructType, declared: str | None) -> Column:
-    from pyspark.sql import functions as F
-
-    names = schema.fieldNames()
+def _event_time(decoded: Decoded, source: str, schema: StructType, declared: str | None) -> Column | None:
+    names = list(decoded.columns)
     if declared is not None and declared not in names:
         problem = Problem(f"source {source!r} event_time_column", f'found "{declared}"', allowed=", ".join(names))
         raise DeclarationError("event time", [problem])
     name = declared or (EVENT_TS if EVENT_TS in names else None)
-    return F.col(ARRIVED) if name is None else as_timestamp(F.col(f"`{name}`"), schema[name].dataType)
+    return None if name is None else as_timestamp(decoded.columns[name], schema[name].dataType)
 
 
 def as_timestamp(column: Column, kind: DataType) -> Column:

@@ -44,7 +44,7 @@ def observed(rows: DataFrame) -> DataFrame:
         _METRIC,
         F.count(F.lit(1)).alias("consumed"),
         *[F.count_if(F.col(f"{ERROR}.stage") == stage).alias(stage) for stage in _STAGES],
-        F.min(ERROR).alias("first"),
+        F.first(ERROR, ignorenulls=True).alias("first"),
     )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -24,6 +23,7 @@ from ematix_flow.streams.runner import BatchReport, Runner, Tally
 from ematix_flow.streams.session import session_for
 from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
+from ematix_flow.streams.stopping import asked_to_stop
 from ematix_flow.toml import load_toml
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def run_spec(
     refuse_what_is_not_built(spec)
     sinks = {name: open_sink(target, name) for name, target in zip(spec.target_names, spec.targets, strict=True)}
     tally = Tally()
-    with closing(open_store(spec)) as store, _asked_to_stop(stop) as asked:
+    with closing(open_store(spec)) as store, asked_to_stop(stop) as asked:
         polling = {"spark.sql.streaming.pollingDelay": f"{spec.idle_pause_ms}ms"}
         session = session_for(spec.spark, spark=spark, conf=polling)
         with spark_errors_in_words():
@@ -140,26 +140,11 @@ def _open_when_there_is_input(
     """Without a schema, a daemon waits for the first input to infer it from; a bounded run has nothing to do."""
     while True:
         try:
-            return open_source(spec.sources[0], spec.source_names[0], store, session)
+            return open_source(spec, 0, store, session)
         except NothingToInfer as error:
             if bounded or asked.wait(spec.idle_pause_ms / 1000):
                 return None
             _log.info("waiting", extra={"pipeline": spec.name, "reason": error.found})
-
-
-@contextmanager
-def _asked_to_stop(given: threading.Event | None) -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set while a pipeline runs in the main thread."""
-    asked = given or threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _result(spec: PipelineSpec, tally: Tally, status: str, seconds: float) -> RunResult:

@@ -50,8 +50,8 @@ class BatchReport:
     pipeline: str
     number: int
     consumed: int
-    good: int
-    """Rows that the transform gave to every target."""
+    written: Mapping[str, int]
+    """Rows by target; none where a fence showed that the batch was there already."""
     bad: Mapping[str, int]
     """Rows set aside, by stage."""
     seconds: Mapping[str, float]
@@ -104,6 +104,7 @@ class Runner:
         self.watch = Stopwatch()
         self.counts = Counts()
         self.good_rows = 0
+        self.written: dict[str, int] = {}
         self.current: tuple[str, int] | None = None
         self.failure: BaseException | None = None
 
@@ -174,8 +175,8 @@ class Runner:
     def apply(self, batch: Batch, staged: Mapping[str, Staged]) -> None:
         """5. One transaction per target, each behind its own fence."""
         for name, sink in self._sinks.items():
-            if sink.apply(staged[name], batch, batch.fence(name)).done:
-                self.tally.written[name] += self.good_rows
+            applied = sink.apply(staged[name], batch, batch.fence(name))
+            self.written[name] = self.good_rows if applied.done else 0
 
     @step
     def divert(self, batch: Batch, routed: Routed) -> None:
@@ -195,12 +196,15 @@ class Runner:
         """8. Returning lets Spark write `commits/N`."""
         self.tally.batches += 1
         self.tally.consumed += self.counts.consumed
+        self.tally.written.update(self.written)
         outcome = {"drop": self.tally.dropped, "dlq": self.tally.dead}.get(self._spec.transform.on_error)
         if outcome is not None:
             outcome.update(self.counts.bad)
         seconds = dict(self.watch.latest)
         self._on_batch(
-            BatchReport(self._spec.name, batch.number, self.counts.consumed, self.good_rows, self.counts.bad, seconds)
+            BatchReport(
+                self._spec.name, batch.number, self.counts.consumed, dict(self.written), self.counts.bad, seconds
+            )
         )
 
     def bind(self, query: StreamingQuery) -> None:
@@ -240,7 +244,7 @@ class Runner:
             error=row.message or self._source.reason(payload or b""),
             source=row.source,
             position=f"{row.position}+{row.number}",
-            event_ts=row.event_ts and row.event_ts.replace(tzinfo=UTC),
+            event_ts=row.event_ts.replace(tzinfo=UTC) if row.event_ts else self._source.arrived(row.position),
             payload_format=self._source.payload_format,
             payload=payload,
             failed_at=datetime.now(UTC),

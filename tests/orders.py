@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from ematix_flow import run_pipeline
 from ematix_flow.result import RunResult
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters
+from ematix_flow.state.home import dead_letters_of
 
 SCHEMA = "id long, amount double"
 
@@ -87,7 +88,7 @@ class Orders:
         ]
 
     def dead_letters(self, name: str = "orders") -> list[DeadLetter]:
-        store = DeadLetters(self.folder / ".ematix-flow" / "state" / name / "dead_letters.db")
+        store = DeadLetters(dead_letters_of(name))
         try:
             return store.all()
         finally:

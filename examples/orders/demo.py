@@ -99,7 +99,7 @@ def _run(spec: PipelineSpec) -> tuple[RunResult, list[BatchReport], float]:
     def report(batch: BatchReport) -> None:
         reports.append(batch)
         bad, seconds = sum(batch.bad.values()), sum(batch.seconds.values())
-        counts = f"{batch.consumed:6,} events  {batch.good:6,} orders  {bad:3} rejected"
+        counts = f"{batch.consumed:6,} events  {sum(batch.written.values()):6,} orders  {bad:3} rejected"
         text.line(f"batch {batch.number}  {counts}  {seconds:5.1f} s")
 
     result = run_spec(spec, bounded=True, spark=session, on_batch=report)

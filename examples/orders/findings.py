@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import duckdb
 
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters
-from ematix_flow.state.home import state_of
+from ematix_flow.state.home import dead_letters_of
 from ematix_flow.streams.sources.listing import line_of
 
 _BY_COUNTRY = """
@@ -50,7 +50,7 @@ def total(rows: Iterable[Sales]) -> Sales:
 
 def rejections(pipeline: str) -> list[Rejection]:
     """One line per reason, the most frequent first, with the part of the first such payload that shows it."""
-    with closing(DeadLetters(state_of(pipeline) / "dead_letters.db")) as store:
+    with closing(DeadLetters(dead_letters_of(pipeline))) as store:
         letters = store.all()
     by_reason: dict[str, list[DeadLetter]] = {}
     for letter in letters:

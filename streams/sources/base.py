@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ematix_flow.errors import FlowError
@@ -27,6 +28,9 @@ class StreamSource(Protocol):
 
     def place(self, position: str, payload: bytes) -> str:
         """Where a bad row is, for a person."""
+
+    def arrived(self, position: str) -> datetime | None:
+        """When a row without an event time of its own came in."""
 
     def release(self, batch: int) -> None:
         """Step 7: everything up to this batch is durable in every target, so the source may forget it."""

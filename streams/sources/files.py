@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -13,7 +15,7 @@ from ematix_flow.streams.decode import DECODERS
 from ematix_flow.streams.envelope import wrapped
 from ematix_flow.streams.reasons import why_bad_json
 from ematix_flow.streams.sources.base import SourceNotFound
-from ematix_flow.streams.sources.listing import bytes_per_row, is_pattern, line_of, visible_files
+from ematix_flow.streams.sources.listing import is_pattern, line_of, sizes, visible_files
 from ematix_flow.streams.sources.schemas import fixed_schema
 
 if TYPE_CHECKING:
@@ -31,15 +33,18 @@ class FileSource:
         source: Source,
         connection: ObjectStoreLocalConnection,
         name: str,
+        batch_bytes: int | None,
         store: LocalStore,
         session: SparkSession,
     ) -> None:
+        self._batch_bytes = batch_bytes
         self._source = source
         self._name = name
-        self._path = str(Path(connection.path) / source.query) if source.query else connection.path
+        # Absolute, because Spark would look below the folder in which its Java process was started.
+        self._path = str(Path(connection.path).absolute() / source.query)
         if not is_pattern(self._path) and not Path(self._path).exists():
             raise SourceNotFound(
-                f"source {name!r}: {Path(self._path).absolute()} does not exist",
+                f"source {name!r}: {self._path} does not exist",
                 next_step="create the folder, or correct `path` and `query` of the source",
             )
         self.payload_format = str(connection.format)
@@ -53,8 +58,13 @@ class FileSource:
     def reason(self, payload: bytes) -> str:
         return why_bad_json(payload, self.payload_schema)
 
+    def arrived(self, position: str) -> datetime | None:
+        if self._source.event_time_column is not None:
+            return None
+        return datetime.fromtimestamp(_file(position).stat().st_mtime, UTC)
+
     def place(self, position: str, payload: bytes) -> str:
-        file = Path(unquote(position.rpartition("#")[0]).removeprefix("file:"))
+        file = _file(position)
         number = line_of(file, payload)
         return f"{file} line {number}" if number else str(file)
 
@@ -62,14 +72,23 @@ class FileSource:
         """Files stay where they are; the log of files already read is part of the checkpoint."""
 
     def _limits(self) -> dict[str, int]:
-        """Spark never splits a file over two batches, and limits a batch by files or by bytes, not by rows: rows are
-        turned into bytes with the size of a row in the files that are there at the start."""
-        files, rows = self._source.max_files_per_batch, self._source.max_rows_per_batch
-        if rows is None:
+        """Spark never splits a file over two batches, and limits a batch either by files or by bytes: rows are turned
+        into bytes, and bytes into files, with the sizes of the files that are there at the start."""
+        files, rows, size = self._source.max_files_per_batch, self._source.max_rows_per_batch, self._batch_bytes
+        if rows is not None:
+            row_size, _ = sizes(visible_files(self._path), self.payload_format)
+            if not row_size:
+                # Nothing to measure yet.
+                return {"maxFilesPerTrigger": 1}
+            size = min(size or sys.maxsize, max(1, round(rows * row_size)))
+        if size is None:
             return {} if files is None else {"maxFilesPerTrigger": files}
-        row_size, file_size = bytes_per_row(visible_files(self._path), self.payload_format)
-        if not row_size:
-            return {"maxFilesPerTrigger": 1}
-        if files is not None and files * file_size < rows * row_size:
-            return {"maxFilesPerTrigger": files}
-        return {"maxBytesPerTrigger": max(1, round(rows * row_size))}
+        if files is not None:
+            _, file_size = sizes(visible_files(self._path), self.payload_format)
+            if files * file_size < size:
+                return {"maxFilesPerTrigger": files}
+        return {"maxBytesPerTrigger": size}
+
+
+def _file(position: str) -> Path:
+    return Path(unquote(position.rpartition("#")[0]).removeprefix("file://").removeprefix("file:"))

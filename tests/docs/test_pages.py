@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from ematix_flow.sinks.opening import _SINKS
-from ematix_flow.streams.sources.opening import _SOURCES
+from ematix_flow.sinks.opening import SINKS
+from ematix_flow.streams.sources.opening import SOURCES
 from ematix_flow.streams.steps import STEPS
 from tests.docs.snippets import ROOT
 
@@ -28,7 +28,7 @@ def test_the_eight_steps_have_the_same_names_and_order_everywhere(page: str) -> 
 
 def test_the_readme_lists_exactly_the_kinds_that_run() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for line, kinds in (("Sources", _SOURCES), ("Targets", _SINKS)):
+    for line, kinds in (("Sources", SOURCES), ("Targets", SINKS)):
         listed = re.search(rf"\*\*{line}\*\*: (.*)", readme)
         assert listed is not None
         assert set(re.findall(r"`(\w+)`", listed[1])) == set(kinds)
