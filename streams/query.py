@@ -35,8 +35,7 @@ def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Pla
     rows = source.read(session)
     sql = spec.transform.sql
     payload = source.payload_schema.fieldNames()
-    event_ts_is_hidden = envelope.EVENT_TS not in payload
-    if event_ts_is_hidden and envelope.EVENT_TS not in (sql or "").lower():
+    if envelope.EVENT_TS not in payload and envelope.EVENT_TS not in (sql or "").lower():
         # Counting keeps Spark from leaving out what nobody asks for.
         rows = rows.drop(envelope.EVENT_TS)
     rows = observed(rows)
@@ -44,12 +43,12 @@ def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Pla
         rows = envelope.good(rows)
     if sql is None:
         return Plan(rows, None)
-    transform = SqlTransform(sql, spec.transform.dialect, event_ts_is_hidden)
+    transform = SqlTransform(sql, spec.transform.dialect, tuple(payload))
     try:
         if transform.row_wise:
             return Plan(transform(rows, keep_bad=keep_bad), None)
         # Tried on no rows, so that a mistake in it is found now and not in the first batch.
-        transform(session.createDataFrame([], rows.schema))
+        transform(session.createDataFrame([], rows.drop(envelope.ERROR).schema))
     except PySparkException as error:
         raise BadSql(
             f"Spark refuses the transform: {spark_words(error)[1]}", next_step="correct the transform"

@@ -34,8 +34,8 @@ class BadSql(FlowError):
 class SqlTransform:
     sql: str
     dialect: str = "spark"
-    event_ts_is_hidden: bool = True
-    """False when the payload itself has a column `_event_ts`, which `*` then includes."""
+    visible: tuple[str, ...] = ()
+    """The payload's columns, which `*` means; the payload may have an `_event_ts` of its own."""
 
     @cached_property
     def tree(self) -> Any:
@@ -53,24 +53,18 @@ class SqlTransform:
 
     def __call__(self, rows: DataFrame, *, keep_bad: bool = False) -> DataFrame:
         """The SELECT over `rows`. With `keep_bad`, only for a row-wise one, tagged rows pass beside the results."""
+        hidden = [name for name in (EVENT_TS, ERROR) if name in rows.columns and name not in self.visible]
         with _naming:
-            visible = rows if keep_bad else rows.drop(*self._unused(rows))
-            visible.createOrReplaceTempView(SOURCE)
+            rows.createOrReplaceTempView(SOURCE)
             try:
-                return rows.sparkSession.sql(self._statement(keep_bad))
+                return rows.sparkSession.sql(self._statement(hidden, keep_bad))
             finally:
                 rows.sparkSession.catalog.dropTempView(SOURCE)
 
-    def _unused(self, rows: DataFrame) -> list[str]:
-        hidden = [ERROR, EVENT_TS] if self.event_ts_is_hidden and EVENT_TS not in self.sql.lower() else [ERROR]
-        return [name for name in hidden if name in rows.columns]
-
-    def _statement(self, keep_bad: bool) -> str:
+    def _statement(self, hidden: list[str], keep_bad: bool) -> str:
         """The user's own text wherever that is enough, so that Spark's messages quote what the user wrote."""
-        hides_event_ts = self.event_ts_is_hidden and (keep_bad or EVENT_TS in self.sql.lower())
-        if self.dialect == "spark" and not keep_bad and not (hides_event_ts and "*" in self.sql):
+        if self.dialect == "spark" and not keep_bad and not (hidden and "*" in self.sql):
             return self.sql.rstrip().rstrip(";")
-        hidden = [name for name, hide in ((ERROR, keep_bad), (EVENT_TS, hides_event_ts)) if hide]
         tree = _stars_without(self.tree.copy(), hidden)
         return str((_carrying(tree) if keep_bad else tree).sql(dialect="spark"))
 

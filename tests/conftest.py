@@ -1,5 +1,6 @@
 """Keeps every test away from the state and the settings of whoever runs it, and shares one Spark among all of them."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from pyspark.sql import SparkSession
 from ematix_flow.specs import SparkSettings
 from ematix_flow.streams.session import session_for
 from tests.orders import Orders
+
+# Tests start many Java processes that live for seconds; what the second compiler gains, it never earns back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(autouse=True)

@@ -97,6 +97,22 @@ def test_event_time_is_at_hand_by_name_but_not_part_of_star(orders: Orders) -> N
     assert orders.in_files() == [{"id": 1, "at": at, "happened": at}]
 
 
+@pytest.mark.parametrize("on_error", ["fail", "drop", "dlq"])
+@pytest.mark.parametrize(
+    "sql", [None, "SELECT * FROM source", "SELECT s.* FROM source s", "SELECT DISTINCT * FROM source"]
+)
+def test_star_means_the_columns_of_the_payload(orders: Orders, sql: str | None, on_error: str) -> None:
+    orders.arrive(
+        "a.jsonl", [{"id": 1, "_event_ts": "2026-01-02T03:04:05Z"}, *([] if on_error == "fail" else ["broken"])]
+    )
+    declared = {"sql": sql, "on_error": on_error, "targets": ("json_lines",)}
+
+    orders.run(name="without", schema="id long", **declared)
+    orders.run(name="with", schema="id long, _event_ts timestamp", **declared)
+
+    assert orders.in_files() == [{"id": 1, "_event_ts": "2026-01-02T03:04:05.000000Z"}, {"id": 1}]
+
+
 def test_columns_are_inferred_once_and_unknown_ones_do_not_stop_the_pipeline(orders: Orders) -> None:
     orders.arrive("1.jsonl", [{"id": 1, "city": "Oslo"}])
     orders.run(schema=None, targets=("json_lines",))
