@@ -64,6 +64,9 @@ def explain(spec: PipelineSpec) -> Explained:
     if spec.transform.sql is not None:
         transform = SqlTransform(spec.transform.sql, spec.transform.dialect)
         _noted(explained, lambda: transform.tree)
+    if not explained.problems:
+        # What a connection that is given by name turns out to be may ask for more than the declaration has.
+        _noted(explained, lambda: spec.with_connections(resolve_connection))
     return explained
 
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ematix_flow.connections import DuckDBConnection
-from ematix_flow.errors import DeclarationError, FlowError, Problem
+from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import Applied, Batch, Capabilities, SchemaDrift, Staged, TargetRefused, TargetUnavailable
 from ematix_flow.sinks.duckdb_types import column_type
 from ematix_flow.specs import Target
@@ -36,9 +36,7 @@ class DuckDBSink:
     )
 
     def __init__(self, target: Target, connection: DuckDBConnection, name: str) -> None:
-        if target.table is None:
-            # Only now: a connection given by name does not tell its kind when the target is declared.
-            raise DeclarationError(f"target {name}", [Problem("table", "missing", allowed="the table to write to")])
+        assert target.table is not None, "the spec has been checked"
         if connection.path == ":memory:":
             raise FlowError(
                 f"target {name}: an in-memory DuckDB is empty again when the batch ends",

@@ -10,6 +10,7 @@ from contextlib import closing
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ematix_flow.config import resolve_connection
 from ematix_flow.errors import UsageError
 from ematix_flow.keywords import Keywords, spec_from_keywords
 from ematix_flow.result import RunResult
@@ -19,7 +20,7 @@ from ematix_flow.state.store import LocalStore, open_store
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.failures import explained, spark_errors_in_words
 from ematix_flow.streams.query import plan, start
-from ematix_flow.streams.runner import BatchReport, Runner, Tally
+from ematix_flow.streams.runner import BatchReport, Drained, Runner, Tally
 from ematix_flow.streams.session import session_for
 from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
@@ -102,6 +103,7 @@ def run_spec(
     began = time.monotonic()
     if metrics_port is not None:
         spec = spec.model_copy(update={"metrics_port": metrics_port})
+    spec = spec.with_connections(resolve_connection)
     refuse_what_is_not_built(spec)
     sinks = {name: open_sink(target, name) for name, target in zip(spec.target_names, spec.targets, strict=True)}
     tally = Tally()
@@ -131,6 +133,8 @@ def _run(
             if asked.is_set():
                 runner.drain()
     except StreamingQueryException as error:
+        if isinstance(runner.failure, Drained):
+            return
         raise explained(runner.failure or error, *(runner.current or ("plan", 0))) from error
 
 

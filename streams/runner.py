@@ -64,8 +64,10 @@ class Routed:
 
     good: DataFrame
     rows: DataFrame
-    kept: bool
-    """Whether `rows` is materialised because it is needed more than once."""
+
+
+class Drained(Exception):
+    """Ends a batch that would have begun after the pipeline was told to stop; it is planned again at the next start."""
 
 
 def step(method: Callable[Concatenate[Runner, Any, P], R]) -> Callable[Concatenate[Runner, Any, P], R]:
@@ -99,7 +101,8 @@ class Runner:
         self._on_batch = on_batch
         self._prepared: StructType | None = None
         self._query: StreamingQuery | None = None
-        self._started, self._draining, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._started, self._draining = threading.Event(), threading.Event()
+        self._kept: DataFrame | None = None
         self.tally = Tally()
         self.watch = Stopwatch()
         self.counts = Counts()
@@ -109,10 +112,9 @@ class Runner:
         self.failure: BaseException | None = None
 
     def __call__(self, rows: DataFrame, number: int) -> None:
-        if self._draining.is_set():
-            self._ended.wait()
-            return
         try:
+            if self._draining.is_set():
+                raise Drained
             batch = self.plan(number)
             routed = self.compute(batch, rows)
             staged = self.stage(batch, routed)
@@ -124,6 +126,10 @@ class Runner:
         except BaseException as error:
             self.failure = error
             raise
+        finally:
+            if self._kept is not None:
+                self._kept.unpersist()
+                self._kept = None
 
     @step
     def plan(self, number: int) -> Batch:
@@ -139,13 +145,12 @@ class Runner:
     @step
     def compute(self, batch: Batch, rows: DataFrame) -> Routed:
         """2. Decode, transform and operator are in `rows`; split it by tag, and keep it if it is needed twice."""
-        kept = len(self._sinks) > 1
-        if kept:
-            rows = rows.persist()
+        if len(self._sinks) > 1:
+            rows = self._kept = rows.persist()
         good = envelope.good(rows) if envelope.ERROR in rows.columns else rows
         if self._batch_transform is not None:
             good = self._batch_transform(good)
-        return Routed(good, rows, kept)
+        return Routed(good, rows)
 
     @step
     def stage(self, batch: Batch, routed: Routed) -> dict[str, Staged]:
@@ -183,8 +188,6 @@ class Runner:
         """6. Dead letters, with ids derived from where the rows came from."""
         if self.counts.bad and self._spec.transform.on_error == "dlq":
             self._store.dead_letters.put(map(self._letter, envelope.bad(routed.rows).toLocalIterator()))
-        if routed.kept:
-            routed.rows.unpersist()
 
     @step
     def release(self, batch: Batch) -> None:
@@ -213,13 +216,15 @@ class Runner:
         self._started.set()
 
     def drain(self) -> None:
-        """Finish the batch in progress, commit it, and begin no other; then end the query."""
+        """Finish the batch in progress, commit it, and begin no other; then end the query.
+
+        `stop` alone would cut the batch off in the middle.
+        """
         assert self._query is not None
         self._draining.set()
         while self._query.isActive and self.current is not None and not self._store.committed(self.current[1]):
             self._query.awaitTermination(_POLL_SECONDS)  # type: ignore[arg-type]  # it takes fractions
         self._query.stop()
-        self._ended.set()
 
     def _observed(self) -> Counts:
         # Spark may call with the first batch before `start` has returned the query.

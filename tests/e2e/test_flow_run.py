@@ -51,27 +51,36 @@ def test_consume_stops_after_its_batch_and_the_next_run_goes_on(orders: Orders) 
     orders.numbered(*files)
     (orders.folder / "orders.toml").write_text(orders.toml(source="max_files_per_batch = 1"))
 
-    with _started("--log-format", "json", "consume", "orders", "--format", "json", cwd=orders.folder) as daemon:
-        assert daemon.stderr is not None
-        _wait_for(daemon.stderr, lambda event: event["event"] == "batch" and event["batch"] >= 1)
-
-        busy = flow("run", "--bounded", "orders", cwd=orders.folder, code=1)
-        assert busy.stderr.splitlines()[-2].startswith("error[pipeline-busy]: pipeline 'orders' is already running")
-
-        daemon.send_signal(signal.SIGTERM)
-        output, _ = daemon.communicate(timeout=DEADLINE_SECONDS)
-    assert daemon.returncode == 0
-    result = json.loads(output)
-    assert result["status"] == "stopped"
-    assert 20 <= result["rows_written"]["orders"] < 2_000, "it stopped in the middle of its work"
-    assert len(orders.ids_in_database()) == result["rows_written"]["orders"] == 10 * result["batches"]
+    first = _consumed_until(signal.SIGTERM, orders)
+    second = _consumed_until(signal.SIGINT, orders)
+    written = [result["rows_written"]["orders"] for result in (first, second)]
+    assert all(20 <= rows < 1_000 for rows in written), "it stopped in the middle of its work"
+    assert written == [10 * result["batches"] for result in (first, second)]
+    assert len(orders.ids_in_database()) == sum(written)
 
     (orders.folder / "orders.toml").write_text(orders.toml())
     rest = json.loads(flow("run", "orders.toml", "--bounded", "--format=json", cwd=orders.folder).stdout)
-    assert rest["rows_written"]["orders"] == 2_000 - result["rows_written"]["orders"]
+    assert rest["rows_written"]["orders"] == 2_000 - sum(written)
     assert orders.ids_in_database() == list(range(2_000))
     log = (orders.folder / ".ematix-flow" / "logs" / "flow.log").read_text()
-    assert f" INFO batch pipeline=orders batch={result['batches']} consumed=" in log
+    assert f" INFO batch pipeline=orders batch={sum(written) // 10} consumed=" in log
+
+
+def _consumed_until(stop: signal.Signals, orders: Orders) -> dict[str, Any]:
+    """The result of a daemon that is told to stop while it works."""
+    with _started("--log-format", "json", "consume", "orders", "--format", "json", cwd=orders.folder) as daemon:
+        assert daemon.stderr is not None
+        begun = _wait_for(daemon.stderr, lambda event: event["event"] == "batch")
+        _wait_for(daemon.stderr, lambda event: event["event"] == "batch" and event["batch"] > begun["batch"])
+        if stop == signal.SIGTERM:
+            busy = flow("run", "--bounded", "orders", cwd=orders.folder, code=1)
+            assert busy.stderr.splitlines()[-2].startswith("error[pipeline-busy]: pipeline 'orders' is already running")
+        daemon.send_signal(stop)
+        output, _ = daemon.communicate(timeout=DEADLINE_SECONDS)
+    assert daemon.returncode == 0
+    result: dict[str, Any] = json.loads(output)
+    assert result["status"] == "stopped"
+    return result
 
 
 def test_a_bad_row_fails_the_run_with_its_file_and_line_and_nothing_is_visible(orders: Orders) -> None:
@@ -109,13 +118,14 @@ def _started(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def _wait_for(lines: IO[str], wanted: Callable[[dict[str, Any]], bool]) -> None:
+def _wait_for(lines: IO[str], wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Read events until one is wanted; they end when the process does, at the latest at its deadline."""
     seen = []
     for line in lines:
         seen.append(line)
-        if wanted(json.loads(line)):
-            return
+        event: dict[str, Any] = json.loads(line)
+        if wanted(event):
+            return event
     pytest.fail(f"never seen; the log was: {''.join(seen)}")
 
 

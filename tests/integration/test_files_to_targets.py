@@ -235,6 +235,19 @@ def test_a_reset_pipeline_applies_again_while_a_continued_one_does_not(orders: O
     assert orders.ids_in_database() == orders.ids_in_files() == [0, 0, 1, 1]
 
 
+def test_one_target_and_nothing_set_aside_is_computed_once_and_kept_nowhere(
+    orders: Orders, spark: SparkSession
+) -> None:
+    orders.numbered(range(5))
+    context = spark.sparkContext._jsc.sc()
+    jobs_before = context.dagScheduler().numTotalJobs()
+
+    orders.run(on_error="dlq", targets=("json_lines",))
+
+    assert context.dagScheduler().numTotalJobs() - jobs_before == 1
+    assert context.getPersistentRDDs().isEmpty()
+
+
 def test_what_is_not_built_is_said_by_name(orders: Orders) -> None:
     window = '[transform.window]\nkind = "tumbling"\nduration_ms = 1000\n'
     aggregation = '[[transform.window.aggregations]]\nagg = "count"\nas = "n"'

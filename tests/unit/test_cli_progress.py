@@ -15,7 +15,9 @@ from ematix_flow.streams.runner import BatchReport
 from ematix_flow.toml import load_toml
 from tests.orders import Orders
 
-REPORT = BatchReport("orders", 3, 1000, 998, {"decode": 2}, {"plan": 0.0, "stage": 0.3, "save": 0.004, "apply": 0.05})
+REPORT = BatchReport(
+    "orders", 3, 1000, {"orders": 998}, {"decode": 2}, {"plan": 0.0, "stage": 0.3, "save": 0.004, "apply": 0.05}
+)
 
 
 @pytest.fixture
@@ -27,7 +29,10 @@ def test_a_batch_is_one_line() -> None:
     assert batch_line(REPORT, "dlq") == (
         "orders batch 3: 1,000 rows, 998 written, 2 set aside, 0.35 s (stage 0.30, apply 0.05)"
     )
-    assert batch_line(BatchReport("o", 0, 1, 1, {}, {"stage": 0.001}), "fail") == "o batch 0: 1 row, 1 written, 0.00 s"
+    assert (
+        batch_line(BatchReport("o", 0, 1, {"o": 1}, {}, {"stage": 0.001}), "fail")
+        == "o batch 0: 1 row, 1 written, 0.00 s"
+    )
 
 
 def test_without_a_terminal_each_batch_stays(spec: PipelineSpec, capsys: pytest.CaptureFixture[str]) -> None:

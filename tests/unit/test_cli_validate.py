@@ -70,3 +70,12 @@ def test_sql_of_another_dialect_is_checked(orders: Orders, capsys: pytest.Captur
     text = orders.toml(sql="SELECT FROM WHERE").replace("[transform]", '[transform]\ndialect = "duckdb"')
     one = validated(capsys, text, code=2)
     assert [problem["code"] for problem in one["problems"]] == ["bad-sql"]
+
+
+def test_a_connection_given_by_name_is_held_to_the_rules_of_its_kind(
+    orders: Orders, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMATIX_FLOW_DSN_WAREHOUSE", "duckdb:///warehouse.db")
+    one = validated(capsys, orders.toml(targets=()) + '\n[target]\nconnection = "warehouse"', code=2)
+    (problem,) = one["problems"]
+    assert "target.table: missing" in problem["message"] or "table: missing" in problem["message"]
