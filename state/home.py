@@ -13,12 +13,13 @@ def home() -> Path:
     return Path(os.environ.get("EMATIX_FLOW_HOME") or ".ematix-flow").absolute()
 
 
-def state_of(pipeline: str) -> Path:
-    return home() / "state" / file_name(pipeline)
+def state_of(pipeline: str, folder: str | None = None) -> Path:
+    """Where a pipeline keeps its state: below `folder`, if its state store names one."""
+    return (Path(folder).absolute() if folder else home() / "state") / file_name(pipeline)
 
 
-def dead_letters_of(pipeline: str) -> Path:
-    return state_of(pipeline) / DEAD_LETTERS
+def dead_letters_of(pipeline: str, folder: str | None = None) -> Path:
+    return state_of(pipeline, folder) / DEAD_LETTERS
 
 
 def file_name(name: str) -> str:

@@ -84,7 +84,7 @@ class MemoryStore(LocalStore):
 def open_store(spec: PipelineSpec) -> LocalStore:
     match spec.state_store.kind:
         case "local":
-            return LocalStore(spec.name, state_of(spec.name))
+            return LocalStore(spec.name, state_of(spec.name, spec.state_store.path))
         case "in_memory":
             return MemoryStore(spec.name)
         case kind:

@@ -16,7 +16,7 @@ from ematix_flow.state.dead_letters import DeadLetter
 from ematix_flow.state.store import LocalStore
 from ematix_flow.streams import envelope
 from ematix_flow.streams.failures import BadRowError
-from ematix_flow.streams.observed import BadRow, Counts, counts_of
+from ematix_flow.streams.observed import Counts, Passing, counts_of
 from ematix_flow.streams.sources.base import StreamSource
 from ematix_flow.streams.steps import Stopwatch, reached
 from ematix_flow.streams.transform import SqlTransform
@@ -155,18 +155,14 @@ class Runner:
     @step
     def stage(self, batch: Batch, routed: Routed) -> dict[str, Staged]:
         """3. Every target writes the rows where nobody reads. Under `fail`, a bad row ends the batch here."""
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
         if routed.good.schema != self._prepared:
             for sink in self._sinks.values():
                 sink.prepare(routed.good.schema)
             self._prepared = routed.good.schema
-        passing = Observation()
-        good = routed.good.observe(passing, F.count(F.lit(1)).alias("rows"))
-        staged = {name: sink.stage(good, batch) for name, sink in self._sinks.items()}
+        passing = Passing(routed.good)
+        staged = {name: sink.stage(passing.rows, batch) for name, sink in self._sinks.items()}
         self.counts = self._observed()
-        self.good_rows = int(passing.get["rows"])
+        self.good_rows = passing.count()
         if self.counts.first_bad is not None and self._spec.transform.on_error == "fail":
             raise self._refusal(self.counts.first_bad)
         return staged
@@ -232,7 +228,7 @@ class Runner:
         assert self._query is not None
         return counts_of(self._query)
 
-    def _refusal(self, bad: BadRow) -> BadRowError:
+    def _refusal(self, bad: envelope.BadRow) -> BadRowError:
         return BadRowError(
             stage=bad.stage,
             position=self._source.place(bad.position, bad.payload),
@@ -241,16 +237,17 @@ class Runner:
         )
 
     def _letter(self, row: Row) -> DeadLetter:
-        payload = bytes(row.payload) if row.payload is not None else None
+        number, error = row
+        bad = envelope.BadRow.read(error)
         return DeadLetter(
             pipeline=self._spec.name,
-            stage=row.stage,
-            error_code=row.code,
-            error=row.message or self._source.reason(payload or b""),
-            source=row.source,
-            position=f"{row.position}+{row.number}",
-            event_ts=row.event_ts.replace(tzinfo=UTC) if row.event_ts else self._source.arrived(row.position),
+            stage=bad.stage,
+            error_code=bad.code,
+            error=bad.message or self._source.reason(bad.payload),
+            source=bad.source,
+            position=f"{bad.position}+{number}",
+            event_ts=bad.event_ts or self._source.arrived(bad.position),
             payload_format=self._source.payload_format,
-            payload=payload,
+            payload=bad.payload,
             failed_at=datetime.now(UTC),
         )

@@ -42,7 +42,7 @@ _PER_RUN = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # With one minimum partition, files are cut at the same bytes on every machine, so a repeated batch has the same
     # rows in the same order; small batches are one task, and a task costs more than it saves below this size.
-    "spark.sql.files.maxPartitionBytes": "16m",
+    "spark.sql.files.maxPartitionBytes": "32m",
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.ignoreMissingFiles": "false",
 }
