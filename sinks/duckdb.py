@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,7 @@ class DuckDBSink:
             )
             batch.reached("apply/before-commit")
             db.commit()
+        shutil.rmtree(staged.folder)
         return Applied(done=True)
 
     def _open(self) -> duckdb.DuckDBPyConnection:

@@ -23,8 +23,9 @@ def dead_letters_of(pipeline: str, folder: str | None = None) -> Path:
 
 
 def file_name(name: str) -> str:
-    """A name of the user's as one part of a path."""
-    return quote(name, safe=" ")
+    """A name of the user's as one part of a path, never hidden: readers skip what begins with `_` or `.`."""
+    quoted = quote(name, safe=" ")
+    return f"%{ord(quoted[0]):X}{quoted[1:]}" if quoted.startswith(("_", ".")) else quoted
 
 
 def logs() -> Path:

@@ -42,6 +42,12 @@ class SourceNotFound(FlowError):
     code = "source-not-found"
 
 
+class NoColumns(FlowError):
+    """No schema is declared and the input shows none."""
+
+    code = "no-columns"
+
+
 class NothingToInfer(FlowError):
     """No schema is declared and there is no input yet to infer it from."""
 

@@ -12,7 +12,7 @@ from ematix_flow.specs import Source
 from ematix_flow.state.home import file_name
 from ematix_flow.state.store import LocalStore
 from ematix_flow.streams.decode import csv_reader_options
-from ematix_flow.streams.sources.base import NothingToInfer
+from ematix_flow.streams.sources.base import NoColumns, NothingToInfer
 from ematix_flow.streams.sources.listing import is_pattern, visible_files
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ def fixed_schema(
     base = {} if is_pattern(path) or Path(path).is_file() else {"basePath": path}
     inferred = _INFER[form](session.read.options(**base), [str(file) for file in files], source)
     schema = StructType([field for field in inferred.fields if field.name != _CORRUPT])
+    if not schema.fields:
+        raise NoColumns(
+            f"source {name!r}: not one of {len(files)} files in {path} could be read as {form}",
+            next_step='declare the columns, for example schema = "id long, ts timestamp", or correct `format`',
+        )
     store.remember(memory, schema.json())
     return schema
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from ematix_flow import run_pipeline
 from ematix_flow.errors import FlowError
 from ematix_flow.streams.failures import BadRowError, TransformFailed
-from ematix_flow.streams.sources.base import SourceNotFound
+from ematix_flow.streams.sources.base import NoColumns, SourceNotFound
 from ematix_flow.streams.transform import BadSql
 from tests.orders import Orders
 
@@ -123,6 +123,23 @@ def test_columns_are_inferred_once_and_unknown_ones_do_not_stop_the_pipeline(ord
         {"id": 1, "city": "Oslo"},
         {"id": 2, "city": "Rome"},
     ]
+
+
+def test_input_without_any_column_is_refused_not_skipped(orders: Orders) -> None:
+    orders.arrive("1.jsonl", ["broken", "also broken"])
+
+    with pytest.raises(NoColumns, match="not one of 1 files"):
+        orders.run(schema=None, on_error="drop")
+
+
+@pytest.mark.parametrize("name", ["_orders", "../or ders", ".", "Bestellungen/ö"])
+def test_any_name_is_a_good_name(orders: Orders, name: str) -> None:
+    orders.numbered(range(2))
+
+    orders.run(name=name, targets=("json_lines",))
+
+    assert orders.ids_in_files() == [0, 1]
+    assert {path.name for path in orders.folder.iterdir()} == {"inbox", "outbox", ".ematix-flow"}
 
 
 def test_an_empty_folder_is_a_run_with_nothing_to_do(orders: Orders) -> None:
