@@ -11,7 +11,8 @@ from ematix_flow.connections import environment, files
 from ematix_flow.connections.base import Connection
 from ematix_flow.connections.registry import registered_connections
 from ematix_flow.connections.urls import connection_from_url
-from ematix_flow.errors import FlowError, UnknownConnection
+from ematix_flow.errors import FlowError, UnknownConnection, UsageError
+from ematix_flow.problems import shown
 from ematix_flow.secrets import expanded
 
 __all__ = ["Found", "connect", "list_connections", "resolve_connection", "set_connection"]
@@ -31,6 +32,8 @@ def resolve_connection(name: str | Connection) -> Connection:
     """The connection of a name from the first place that knows it, references unexpanded; a connection is itself."""
     if isinstance(name, Connection):
         return name
+    if not isinstance(name, str):
+        raise UsageError(f"a connection is found by its name, not by {shown(name)}", next_step="give its name")
     for place in _PLACES:
         hit = place.find(name)
         if hit is not None:
@@ -54,7 +57,8 @@ def connect(name: str | Connection = "default", *, url: str | None = None) -> Co
 
 def list_connections() -> dict[str, Found]:
     """Every connection that can be found by name, from the place that wins."""
-    return {name: _found(name) for name in sorted(_all_names())}
+    found = (_found(name) for name in sorted(_all_names()))
+    return {each.name: each for each in found if each is not None}
 
 
 def set_connection(name: str, dsn: str) -> Path:
@@ -93,7 +97,7 @@ _PLACES = (
 )
 
 
-def _found(name: str) -> Found:
+def _found(name: str) -> Found | None:
     for place in _PLACES:
         try:
             hit = place.find(name)
@@ -101,7 +105,7 @@ def _found(name: str) -> Found:
             return Found(name, place.describe(name), problem=error)
         if hit is not None:
             return Found(name, hit[1], hit[0])
-    raise AssertionError(f"{name} was listed by a place that does not know it")
+    return None  # such as an environment variable that is empty
 
 
 def _all_names() -> set[str]:

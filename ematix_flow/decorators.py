@@ -6,12 +6,12 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn, Unpack
 
 from ematix_flow import connections, pipelines, table
 from ematix_flow.errors import DeclarationError, NotBuilt, Problem
 from ematix_flow.keywords import Keywords, spec_from_keywords
+from ematix_flow.origins import place, users_line
 from ematix_flow.problems import near, shown
 from ematix_flow.result import RunResult
 from ematix_flow.specs import PipelineSpec
@@ -46,8 +46,11 @@ class Ematix:
     table = staticmethod(table.table)
 
     @staticmethod
-    def streaming_pipeline(**keywords: Unpack[Keywords]) -> Callable[[Callable[[], Any]], StreamingPipeline]:
+    def streaming_pipeline(
+        *given: object, **keywords: Unpack[Keywords]
+    ) -> Callable[[Callable[[], Any]], StreamingPipeline]:
         """Declare a pipeline. Its name is the function's, unless `name` says otherwise; the function is not called."""
+        _refuse_positional(given)
 
         def declare(function: Callable[[], Any]) -> StreamingPipeline:
             origin = _origin(function)
@@ -60,7 +63,8 @@ class Ematix:
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _LATER:
-            raise NotBuilt(f"ematix.{name}", instead="declare an @ematix.streaming_pipeline")
+            words = "is not built yet in this version"
+            raise NotBuilt(f"ematix.{name}", instead="declare an @ematix.streaming_pipeline", words=words)
         guess = near(name, ("connection", "table", "streaming_pipeline", *_LATER))
         hint = f'; did you mean "{guess}"?' if guess else ""
         raise AttributeError(f"ematix has no {name!r}{hint}")
@@ -71,20 +75,24 @@ ematix = Ematix()
 
 def _origin(function: Callable[[], Any]) -> str:
     code = getattr(function, "__code__", None)
-    return f"{_short(code.co_filename)}:{code.co_firstlineno}" if code else ""
+    return place(code.co_filename, code.co_firstlineno) if code else ""
 
 
-def _short(file: str) -> str:
-    """Below the working directory a relative path is easier to read."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+def _refuse_positional(given: tuple[object, ...]) -> None:
+    if not given:
+        return
+    bare = inspect.isfunction(given[0])
+    found = "the decorator stands without parentheses" if bare else f"found {shown(given[0])} without a keyword"
+    allowed = "@ematix.streaming_pipeline(source=..., target=...)"
+    raise DeclarationError("@ematix.streaming_pipeline", [Problem("", found, allowed)], origin=users_line())
 
 
 def _check_signature(function: Callable[[], Any], origin: str) -> None:
     if not inspect.isfunction(function):
         found = f"found {shown(function)}"
-        raise DeclarationError("@ematix.streaming_pipeline", [Problem("", found, "a function without arguments")])
+        problem = Problem("", found, "a function without arguments")
+        raise DeclarationError("@ematix.streaming_pipeline", [problem], origin=users_line())
     if parameters := list(inspect.signature(function).parameters):
         found = f"the function takes {', '.join(parameters)}"
-        subject = f'pipeline "{function.__name__}" ({origin})'
-        raise DeclarationError(subject, [Problem("", found, "a function without arguments")])
+        problem = Problem("", found, "a function without arguments")
+        raise DeclarationError(f'pipeline "{function.__name__}"', [problem], origin=origin)

@@ -62,10 +62,11 @@ class DeclarationError(FlowError):
     def __init__(self, subject: str, problems: Sequence[Problem], *, origin: str = "") -> None:
         self.subject = subject
         self.origin = origin
-        """`file:line` of the call, for a declaration in Python whose problems have no file of their own."""
+        """`file:line` of the declaration, where its problems have no file of their own."""
         self.problems = tuple(problems)
         count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__("\n".join([f"{subject}: {count}", *(f"  - {p}" for p in self.problems)]))
+        header = f"{subject} ({origin}): {count}" if origin else f"{subject}: {count}"
+        super().__init__("\n".join([header, *(f"  - {p}" for p in self.problems)]))
 
 
 class UsageError(FlowError):
@@ -92,10 +93,13 @@ class NotBuilt(FlowError):
     """A part of the declared surface that this version parses but does not run yet."""
 
     code = "not-built"
+    exit_code = 2  # nothing ran
 
-    def __init__(self, part: str, *, instead: str = "") -> None:
+    def __init__(
+        self, part: str, *, instead: str = "", words: str = "is declared correctly but this version cannot run it yet"
+    ) -> None:
         self.part = part
-        super().__init__(f"{part} is declared correctly but this version cannot run it yet", next_step=instead)
+        super().__init__(f"{part} {words}", next_step=instead)
 
 
 class MissingExtra(FlowError):

@@ -125,9 +125,9 @@ def spec_from_keywords(origin: str = "", **keywords: Unpack[Keywords]) -> Pipeli
         spec = PipelineSpec.model_validate(fields)
     except ValidationError as error:
         problems = arranged([*problems, *problems_of(error, PipelineSpec, spelling)])
-        raise DeclarationError(_subject(given, origin), problems) from None
+        raise DeclarationError(_subject(given), problems, origin=origin) from None
     if problems:
-        raise DeclarationError(_subject(given, origin), problems)
+        raise DeclarationError(_subject(given), problems, origin=origin)
     return spec
 
 
@@ -176,6 +176,5 @@ def _with_row_limit(sources: Any, limit: Any) -> Any:
     return limited
 
 
-def _subject(given: Mapping[str, Any], origin: str) -> str:
-    name = f'pipeline "{given["name"]}"' if isinstance(given.get("name"), str) else "pipeline"
-    return f"{name} ({origin})" if origin else name
+def _subject(given: Mapping[str, Any]) -> str:
+    return f'pipeline "{given["name"]}"' if isinstance(given.get("name"), str) else "pipeline"

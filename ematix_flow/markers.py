@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class MayBeNull:
         return "nullable()"
 
 
-def pk() -> PrimaryKey:
-    """Make the column part of the primary key, in the order of declaration.
+def pk(**_options: Any) -> PrimaryKey:
+    """Make the column part of the primary key, in the order of declaration; options are accepted and have no effect.
 
     Merge keys, first that is given: `keys=` of the pipeline, `__merge_keys__` of the table, its first natural key, its
     primary key.

@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin
 
-import pydantic
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -27,9 +25,11 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from ematix_flow.errors import DeclarationError, Problem
+from ematix_flow.origins import users_line
 from ematix_flow.problems import COMPLAINT, PYDANTIC_KINDS, Loc, bare, complain, problems_of
 
 __all__ = ["Complaint", "Declared", "check", "problems_of"]
@@ -74,6 +74,20 @@ class _Declaring(ModelMetaclass):
         type.__setattr__(cls, "__checks__", (*inherited, *own))
         return cls
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """What help() and notebooks show: the fields, in the order in which they may be given."""
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=_default(field))
+            for name, field in cast(type[BaseModel], cls).model_fields.items()
+        ]
+        # Connections begin with an optional name, so a field that is needed may follow one that is not.
+        return inspect.Signature(parameters, __validate_parameters__=False)
+
+    @__signature__.setter
+    def __signature__(cls, _: object) -> None:
+        """Pydantic sets one of its own, without positions."""
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = cast(type[BaseModel], cls)
         names = list(model.model_fields)
@@ -90,13 +104,8 @@ class _Declaring(ModelMetaclass):
             raise DeclarationError(cls.__name__, problems_of(error, model), origin=users_line()) from None
 
 
-def users_line() -> str:
-    """`file:line` of the innermost call that does not come from this package or from pydantic."""
-    ours = (str(Path(__file__).parent), str(Path(pydantic.__file__).parent))
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(ours):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+def _default(field: FieldInfo) -> Any:
+    return inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
 
 
 class Declared(BaseModel, metaclass=_Declaring):
@@ -109,11 +118,18 @@ class Declared(BaseModel, metaclass=_Declaring):
     __meant__: ClassVar[Mapping[str, str]] = {}
     """Keys that people try -> the key they mean, where the spelling alone does not tell."""
 
+    @classmethod
+    def completed(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What was given plus what follows from it."""
+        return given
+
     @model_validator(mode="wrap")
     @classmethod
     def _collect_complaints(cls, data: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
-        if isinstance(data, cls) or not cls.__checks__:
+        if isinstance(data, cls):
             return build(data)
+        if isinstance(data, Mapping):
+            data = cls.completed(data)
         try:
             built = build(data)
         except ValidationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ematix_flow.errors import DeclarationError, Problem, UsageError
+from ematix_flow.origins import file_of
 from ematix_flow.problems import near
 from ematix_flow.specs import PipelineSpec
 
@@ -10,9 +11,9 @@ _declared: dict[str, PipelineSpec] = {}
 
 
 def register(spec: PipelineSpec) -> PipelineSpec:
-    """Make a pipeline known. Declaring an equal one again, as a reloaded module does, changes nothing."""
+    """Make a pipeline known. The same file, or one who types, may declare it anew; another file may not."""
     earlier = _declared.get(spec.name)
-    if earlier is not None and earlier != spec:
+    if earlier is not None and earlier != spec and _are_different_files(earlier.origin, spec.origin):
         found = f"declared twice, differently: {earlier.origin or 'earlier'} and {spec.origin or 'now'}"
         raise DeclarationError(
             f'pipeline "{spec.name}"', [Problem("name", found, "a name of its own for each pipeline")]
@@ -36,6 +37,11 @@ def get(name: str) -> PipelineSpec:
 def declared() -> tuple[PipelineSpec, ...]:
     """All of them, in the order of their declaration."""
     return tuple(_declared.values())
+
+
+def _are_different_files(one: str, other: str) -> bool:
+    first, second = file_of(one), file_of(other)
+    return bool(first and second) and first != second
 
 
 def clear() -> None:

@@ -81,6 +81,11 @@ class Spelling:
                 return self.lines[place[:length]]
         return None
 
+    def keys_in(self, allowed: str, around: Loc) -> str:
+        """What is allowed, with the keys in it spelled as the user does."""
+        spelled = {word: self.paths.get((*around, word)) for word in allowed.split(", ")}
+        return ", ".join(key_path(place) if place else word for word, place in spelled.items())
+
     def problem(self, place: Loc, found: str, allowed: str = "", suggestion: str = "") -> Problem:
         return Problem(key_path(place), found, allowed, suggestion, self.file, self.line(place))
 
@@ -192,7 +197,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel] | None, spelling: Spe
     kind, loc, ctx = details["type"], details["loc"], details.get("ctx", {})
     place = spelling.place(loc)
     if kind == COMPLAINT:
-        return spelling.problem(place, ctx["found"], ctx["allowed"], ctx["suggestion"])
+        return spelling.problem(place, ctx["found"], spelling.keys_in(ctx["allowed"], loc[:-1]), ctx["suggestion"])
     if kind == "extra_forbidden":
         known = spelling.keys.get(place[:-1]) or _keys_of(model, loc[:-1])
         meant = getattr(bare(_annotation_at(model, loc[:-1]))[0], "__meant__", {}).get(loc[-1], "")

@@ -10,7 +10,7 @@ from ematix_flow.connections import CONNECTION_KINDS, Connection
 from ematix_flow.specs import Lookup, PipelineSpec, Source, Target
 from ematix_flow.specs.fields import data_kinds
 from ematix_flow.specs.target import takes
-from ematix_flow.toml_shape import ENDS, RENAMED
+from ematix_flow.toml_shape import ENDS, RENAMED, SHARED
 
 Json = dict[str, Any]
 
@@ -27,7 +27,10 @@ def json_schema() -> Json:
     definitions["Pipeline"] = _document(pipeline, definitions)
     several = {
         "type": "object",
-        "properties": {"pipelines": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Pipeline"}}},
+        "properties": {
+            "pipelines": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Pipeline"}},
+            **{key: pipeline["properties"][key] for key in SHARED},
+        },
         "required": ["pipelines"],
         "additionalProperties": False,
     }

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from ematix_flow.errors import FlowError, SecretNotFound
+from ematix_flow.errors import DeclarationError, FlowError, Problem, SecretNotFound
 from ematix_flow.model import Declared
+from ematix_flow.origins import users_line
+from ematix_flow.problems import problems_of, shown
 
 __all__ = [
     "MASK",
+    "Discreet",
     "Resolver",
     "expand",
     "expanded",
@@ -49,11 +52,17 @@ _ENV_NAME = re.compile(r"[A-Za-z_]\w*")
 _ONLY_REFERENCES = re.compile(r"(?:\$\{[^{}]*\})+")
 _BUILT_IN = ("aws", "gcp", "vault")
 
-_resolvers: dict[str, Resolver] = {}
+_resolvers: dict[str, Resolver | Callable[[str], str]] = {}
 
 
-def register_resolver(prefix: str, resolver: Resolver) -> None:
-    """Make `${prefix:reference}` call `resolver.resolve(reference)`. A later registration replaces an earlier one."""
+def register_resolver(prefix: str, resolver: Resolver | Callable[[str], str]) -> None:
+    """Make `${prefix:reference}` call `resolver.resolve(reference)`, or `resolver(reference)` if it is a function.
+
+    A later registration replaces an earlier one.
+    """
+    if not callable(getattr(resolver, "resolve", resolver)):
+        problem = Problem("resolver", f"found {shown(resolver)}", "a function, or an object with resolve(reference)")
+        raise DeclarationError("register_resolver", [problem], origin=users_line())
     _resolvers[prefix] = resolver
 
 
@@ -80,7 +89,10 @@ def expanded(model: M) -> M:
         else _expanded_value(getattr(model, field), f"{label}, field {field}")
         for field in type(model).model_fields
     }
-    return type(model)(**values)
+    try:
+        return type(model).model_validate(values)
+    except ValidationError as error:
+        raise DeclarationError(label, problems_of(error, type(model))) from None
 
 
 def is_reference(value: object) -> bool:
@@ -133,7 +145,7 @@ def _from_environment(name: str, written: str, where: str) -> str:
     return os.environ[name]
 
 
-def _resolver(prefix: str) -> Resolver | None:
+def _resolver(prefix: str) -> Resolver | Callable[[str], str] | None:
     if prefix not in _resolvers and prefix in _BUILT_IN:
         from ematix_flow.connections.secret_stores import built_in
 
@@ -141,26 +153,36 @@ def _resolver(prefix: str) -> Resolver | None:
     return _resolvers.get(prefix)
 
 
-def _asked(resolver: Resolver, reference: str, written: str, where: str) -> str:
+def _asked(resolver: Resolver | Callable[[str], str], reference: str, written: str, where: str) -> str:
     try:
-        value: object = resolver.resolve(reference)
+        ask: Any = getattr(resolver, "resolve", resolver)
+        value: object = ask(reference)
     except FlowError:
         raise
     except LookupError as error:
-        # A KeyError prints its argument in quotes; the argument alone is the sentence.
-        reason = redact_text(str(error.args[0])) if error.args else "it knows no such secret"
+        reason = redact_text(_words_of(error))
         raise SecretNotFound(f"{written}{where} cannot be resolved", tried=[_tried(resolver, reason)]) from None
     except Exception as error:  # noqa: BLE001 - clients of secret stores raise anything; the user needs one sentence
         reason = f"{type(error).__name__}: {redact_text(str(error))}"
         raise SecretNotFound(f"{written}{where} cannot be resolved", tried=[_tried(resolver, reason)]) from None
     if not isinstance(value, str):
         kind = type(value).__name__
-        raise SecretNotFound(f"{written}{where}: {type(resolver).__name__} returned {kind}, not a string")
+        raise SecretNotFound(f"{written}{where}: {_called(resolver)} returned {kind}, not a string")
     return value
 
 
-def _tried(resolver: Resolver, reason: str) -> str:
-    return f"{type(resolver).__name__}: {reason}"
+def _words_of(error: LookupError) -> str:
+    """A KeyError often holds nothing but the key that a dict does not have."""
+    said = str(error.args[0]) if error.args else ""
+    return said if " " in said else f'it knows no "{said}"' if said else "it knows no such secret"
+
+
+def _tried(resolver: object, reason: str) -> str:
+    return f"{_called(resolver)}: {reason}"
+
+
+def _called(resolver: object) -> str:
+    return str(getattr(resolver, "__name__", type(resolver).__name__))
 
 
 # --- redaction ----------------------------------------------------------------------------------------------------
@@ -174,8 +196,10 @@ _QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
 _URL = r"([A-Za-z][A-Za-z0-9+.\-]{0,30}://(?:\$\{[^{}]*\}|[^\s:/?#])*):(%s)@"
 _URL_IN_TEXT = re.compile(_URL % r"\S*")
 _URL_VALUE = re.compile(_URL % r".*", re.DOTALL)
-_QUERY = re.compile(rf"([?&][^=&\s]*(?:{_SECRET_FIELD.pattern})[^=&\s]*=)([^&\s]*)", re.IGNORECASE)
-_ASSIGNED = re.compile(rf"(\b{_WORD}\s*=\s*)({_QUOTED}|[^\s&]+)", re.IGNORECASE)
+# A bare value goes to the next space; what closes the text around it, or begins the next setting, is not part of it.
+_BARE = r"(?:\$\{[^{}]*\}|[^\s&])+?(?=[\"'`;,)\]}]{0,5}(?:[\s&]|$)|;[\w.\-]{1,50}=)"
+_QUERY = re.compile(rf"([?&][^=&\s]*(?:{_SECRET_FIELD.pattern})[^=&\s]*=)({_BARE}|)", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"(\b{_WORD}\s*=\s*)({_QUOTED}|{_BARE})", re.IGNORECASE)
 _JSON_MEMBER = re.compile(rf"([\"']{_WORD}[\"']\s*:\s*)({_QUOTED}|[^\s,}}\]]+)", re.IGNORECASE)
 _AUTHORIZATION = re.compile(r"(\b(?:Bearer|Basic)\s+)([A-Za-z0-9+/._~\-]{8,}=*)")
 
@@ -217,25 +241,36 @@ def _masked_value(match: re.Match[str]) -> str:
     return match.group(0) if is_reference(value.strip("'\"")) else f"{start}{quote}{MASK}{quote}"
 
 
+class Discreet(Declared):
+    """A declaration that may hold secrets, and never shows one."""
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for field in type(self).model_fields:
+            yield field, redact(field, getattr(self, field))
+
+
 # --- inline credentials -------------------------------------------------------------------------------------------
 
-# Named like secrets, but what they hold is a file name or a class name.
-_NOT_A_CREDENTIAL = re.compile(r"(?:location|path|serializer|type|alias)$|^ssl_key$", re.IGNORECASE)
+# Named like secrets, but what they hold is a file name, a class name or a setting.
+_NOT_A_CREDENTIAL = re.compile(
+    r"(?:location|path|serializer|type|alias|store|keytab|policy|bits)$|^ssl_key$", re.IGNORECASE
+)
 
 _warned_files: set[str] = set()
 
 
-def warn_inline_credentials(conn: BaseModel, file: str | Path) -> None:
-    """Warn, once per file, when a connection read from `file` has a credential in plain text."""
-    fields = list(_inline_credentials(conn))
+def warn_inline_credentials(declared: Discreet, file: str | Path) -> None:
+    """Warn, once per file, when a connection or another table of `file` has a credential in plain text."""
+    fields = list(_inline_credentials(declared))
     place = str(Path(file).absolute())
     if not fields or place in _warned_files:
         return
     _warned_files.add(place)
-    name = str(getattr(conn, "name", "") or getattr(conn, "kind", ""))
+    name = str(getattr(declared, "name", "") or getattr(declared, "kind", "") or "spark")
+    what = f'connection "{name}"' if "name" in type(declared).model_fields else type(declared).__name__
     variable = re.sub(r"\W", "_", f"{name}_password" if "url" in fields[0] else f"{name}_{fields[0]}").upper()
     warnings.warn(
-        f'{file}: connection "{name}" has credentials in plain text ({", ".join(fields)}); '
+        f"{file}: {what} has credentials in plain text ({', '.join(fields)}); "
         f"keep them out of the file with an environment variable, for example ${{{variable}}}",
         UserWarning,
         stacklevel=2,

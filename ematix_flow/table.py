@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_ty
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.markers import MayBeNull, NaturalKey, PrimaryKey
 from ematix_flow.normalize import Normalizer, chain_problems, compose, identifier
+from ematix_flow.origins import users_frame
 from ematix_flow.problems import near
 from ematix_flow.types import COLUMN_TYPES, Boolean, ColumnType, Nullable, Numeric, String, Text, TimestampTZ
 
@@ -148,12 +149,19 @@ class ManagedTable:
     """
 
     __table__: ClassVar[TableDefinition]
+    __schema__: ClassVar[str]
+    __tablename__: ClassVar[str]
+    __columns__: ClassVar[tuple[Column, ...]]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "__table__" not in cls.__dict__ and not cls.__dict__.get("__abstract__"):
+        if cls.__dict__.get("__abstract__"):
+            return
+        if "__table__" not in cls.__dict__:
             schema = getattr(cls, "__schema__", "analytics")
             cls.__table__ = _define(cls, schema, cls.__dict__.get("__tablename__"))
+        definition = cls.__table__
+        cls.__schema__, cls.__tablename__, cls.__columns__ = definition.schema, definition.name, definition.columns
 
 
 def table(schema: str = "analytics", name: str | None = None) -> Callable[[type], type[ManagedTable]]:
@@ -202,7 +210,7 @@ def snake_case(name: str) -> str:
 
 
 def _define(cls: type, schema: str, name: str | None) -> TableDefinition:
-    frame = _users_frame()
+    frame = users_frame()
     file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", None)
     problems = _foreign_decorators(cls)
     columns = () if problems else _read_columns(cls, frame, problems)
@@ -222,14 +230,6 @@ def _define(cls: type, schema: str, name: str | None) -> TableDefinition:
     if problems:
         raise DeclarationError(f"table {cls.__name__}", [replace(p, file=file, line=line) for p in problems])
     return definition
-
-
-def _users_frame() -> FrameType | None:
-    """The innermost frame outside this package: the user's module, or the function that declares the table."""
-    frame = inspect.currentframe()
-    while frame and str(frame.f_globals.get("__name__", "")).split(".")[0] in ("ematix_flow", "types"):
-        frame = frame.f_back
-    return frame
 
 
 def _foreign_decorators(cls: type) -> list[Problem]:

@@ -16,7 +16,7 @@ from ematix_flow.problems import Loc, Spelling, arranged, problems_of, shown
 from ematix_flow.secrets import warn_inline_credentials
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.toml_lines import key_lines
-from ematix_flow.toml_shape import Shape, inline_connections
+from ematix_flow.toml_shape import NO_CONNECTIONS_HERE, SHARED, Shape, inline_connections
 
 _TEXT = "<text>"
 
@@ -45,8 +45,9 @@ def load_toml(path: str | PathLike[str] | None = None, text: str | None = None) 
     if problems:
         raise DeclarationError(file, arranged(problems))
     if path is not None:
-        for connection in (connection for spec in specs for connection in inline_connections(spec)):
-            warn_inline_credentials(connection, file)
+        for spec in specs:
+            for declared in (*inline_connections(spec), spec.state_store, spec.spark):
+                warn_inline_credentials(declared, file)
     return tuple(specs)
 
 
@@ -85,13 +86,15 @@ def _shapes(
         yield Shape(document, (), file, lines)
         return
     spelling, pipelines = Spelling(file=file, lines=lines), document["pipelines"]
-    beside = [key for key in document if key != "pipelines"]
-    problems += [spelling.problem((key,), "given beside [[pipelines]]", "in each of the pipelines") for key in beside]
+    shared = {key: document[key] for key in SHARED if key in document}
+    for key in (key for key in document if key not in ("pipelines", *SHARED)):
+        words = NO_CONNECTIONS_HERE if key == "connections" else ("given beside [[pipelines]]", "in each of them")
+        problems.append(spelling.problem((key,), *words))
     if not isinstance(pipelines, list) or not all(isinstance(pipeline, dict) for pipeline in pipelines):
         problems.append(spelling.problem(("pipelines",), f"found {shown(pipelines)}", "[[pipelines]], once for each"))
         return
     for i, pipeline in enumerate(pipelines):
-        yield Shape(pipeline, ("pipelines", i), file, lines)
+        yield Shape(pipeline, ("pipelines", i), file, lines, shared)
 
 
 def _same_names(specs: list[PipelineSpec], spelling: Spelling) -> Iterator[Problem]:

@@ -50,7 +50,9 @@ class _Scanner:
         self.at = self.text.index("]", self.at) + (2 if is_array else 1)
         table: Loc = ()
         for step in parents:
-            table = self.latest((*table, step))
+            table = (*table, step)
+            self.lines.setdefault(table, line)  # until it has a header of its own
+            table = self.latest(table)
         table = (*table, last)
         if is_array:
             self.last_index[table] = self.last_index.get(table, -1) + 1

@@ -20,6 +20,9 @@ ENDS: dict[str, tuple[str, type[Source | Target]]] = {"source": ("sources", Sour
 RENAMED = {"pipeline_name": "name"}
 SHORTHANDS = ("source_query", "max_rows_per_batch")
 """Top-level keys that belong to the sources."""
+SHARED = ("spark", "state_store")
+"""Tables that may stand once beside `[[pipelines]]`, for all pipelines without their own."""
+NO_CONNECTIONS_HERE = ("connections do not belong into a pipeline file", ".ematix-flow.toml beside it")
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
@@ -49,9 +52,18 @@ def all_keys() -> list[str]:
 class Shape:
     """One pipeline of a document on its way into a spec: its fields, its spelling and what is wrong already."""
 
-    def __init__(self, document: Mapping[str, Any], at: Loc, file: str, lines: Mapping[Loc, int]) -> None:
-        self.document, self.at = document, at
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        at: Loc,
+        file: str,
+        lines: Mapping[Loc, int],
+        shared: Mapping[str, Any] | None = None,
+    ) -> None:
+        inherited = {key: table for key, table in (shared or {}).items() if key not in document}
+        self.document, self.at = {**document, **inherited}, at
         self.paths: dict[Loc, Loc] = {(): at, **{(name,): (*at, key) for key, name in RENAMED.items()}}
+        self.paths |= {(key,): (key,) for key in inherited}
         self.keys: dict[Loc, list[str]] = {at: document_keys()}
         self.models: dict[Loc, type[BaseModel]] = {}
         self.spelling = Spelling(self.paths, self.keys, self.models, all_keys(), file, lines)
@@ -61,7 +73,9 @@ class Shape:
 
     def _read(self) -> None:
         for key, value in self.document.items():
-            if key not in self.keys[self.at]:
+            if key == "connections":
+                self._complain((key,), *NO_CONNECTIONS_HERE)
+            elif key not in self.keys[self.at]:
                 meant = "pipeline_name" if key == "name" else ""
                 problem = unknown_key(
                     (*self.at, key), self.keys[self.at], self.spelling, elsewhere=self.spelling.elsewhere, meant=meant
@@ -115,7 +129,8 @@ class Shape:
         theirs = [
             key for key in connection_keys(kind) if key not in own or (model is Target and not takes(str(kind), key))
         ]
-        self.keys[place] = [key for key in dict.fromkeys(["kind", *theirs, *own]) if key != "connection"]
+        meant = [key for key in own if key != "connection" and (model is not Target or takes(str(kind), key))]
+        self.keys[place] = list(dict.fromkeys(["kind", *theirs, *meant]))
         self.paths[*loc, "connection"] = place
         if kind in data_kinds():
             self.models[*loc, "connection"] = CONNECTION_KINDS[str(kind)]

@@ -25,8 +25,13 @@ _ALIASES = {
     "numeric": "decimal(10,0)", "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint",
     "uint8": "smallint", "uint16": "int", "uint32": "bigint", "uint64": "decimal(20,0)", "float16": "float",
     "float32": "float", "float64": "double", "utf8": "string", "largeutf8": "string", "utf8view": "string",
-    "largebinary": "binary", "binaryview": "binary", "date32": "date", "date64": "date",
+    "largebinary": "binary", "binaryview": "binary", "date32": "date", "date64": "date", "halffloat": "float",
+    "large_string": "string", "string_view": "string", "large_binary": "binary", "binary_view": "binary",
 }  # fmt: skip
+_ONLY_IN_ARROW = re.compile(
+    r"(?:time(?:32|64)|duration|null|month_interval|day_time_interval|month_day_nano_interval|dictionary"
+    r"|(?:sparse|dense)_union|run_end_encoded)\b"
+)
 _SUGGESTED = (
     *_SPARK_TYPES, "decimal(10,2)", "Boolean", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32",
     "UInt64", "Float32",
@@ -68,7 +73,7 @@ class AggregateUdf:
 def udf(
     args: TypeName | Sequence[TypeName], returns: TypeName, name: str | None = None
 ) -> Callable[[Callable[..., Any]], ScalarUdf]:
-    """Declare a function for SQL. Types have Arrow names (`Float64`, `Utf8`) or Spark names (`double`)."""
+    """Declare a function for SQL. Types have Arrow names (`Float64`), Spark names (`double`), or are pyarrow's own."""
 
     def declare(function: Callable[..., Any]) -> ScalarUdf:
         called = name or str(getattr(function, "__name__", ""))
@@ -112,12 +117,20 @@ def spark_type(name: TypeName) -> str:
         return name.spark_type
     if isinstance(name, type) and issubclass(name, ColumnType) and isinstance(name.spark_type, str):
         return name.spark_type
-    known = _parsed(name.strip()) if isinstance(name, str) else None
+    text = name.strip() if isinstance(name, str) else str(name) if _is_arrow(name) else ""
+    known = _parsed(text)
+    if known is None and _ONLY_IN_ARROW.match(text.lower()):
+        raise DeclarationError(f"type {text}", [Problem("", f"Spark has no type for Arrow's {text}")])
     if known is None:
         allowed = "Arrow names (Float64, Utf8, Decimal128(10,2)) or Spark names (double, string, array<bigint>)"
-        suggestion = _meant(name) if isinstance(name, str) else ""
+        suggestion = _meant(text)
         raise DeclarationError(f"type {name!r}", [Problem("", f"unknown type {name!r}", allowed, suggestion)])
     return known
+
+
+def _is_arrow(value: object) -> bool:
+    """Whether a value is a type of pyarrow, which is not imported for the question."""
+    return type(value).__module__.startswith("pyarrow")
 
 
 def _meant(name: str) -> str:
@@ -133,24 +146,30 @@ def _parsed(text: str) -> str | None:
         return word
     if word in _ALIASES:
         return _ALIASES[word]
-    if decimal := re.fullmatch(r"(?:decimal|numeric|decimal128|decimal256)\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", word):
+    if decimal := re.fullmatch(r"(?:numeric|decimal(?:32|64|128|256)?)\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", word):
         return Numeric(int(decimal[1]), int(decimal[2] or 0)).spark_type
     if re.fullmatch(r"(?:var)?char\(\s*\d+\s*\)", word):
         return "string"
     if moment := re.fullmatch(r"timestamp\(\s*\w+\s*,\s*(.+?)\s*\)", word):
         return "timestamp_ntz" if moment[1] == "none" else "timestamp"
+    if re.fullmatch(r"date(?:32|64)\[\w+\]", word):
+        return "date"
+    if moment := re.fullmatch(r"timestamp\[\w+(,\s*tz=.+)?\]", word):
+        return "timestamp" if moment[1] else "timestamp_ntz"
+    if re.fullmatch(r"fixed_size_binary\[\d+\]", word):
+        return "binary"
     return _parsed_nested(text)
 
 
 def _parsed_nested(text: str) -> str | None:
-    nested = re.fullmatch(r"(\w+)\s*[<(](.*)[>)]", text, re.DOTALL)
+    nested = re.fullmatch(r"(\w+)\s*[<(](.*)[>)](?:\[\d+\])?", text, re.DOTALL)
     if not nested:
         return None
     kind, parts = nested[1].lower(), _split(nested[2])
-    if kind in ("array", "list", "largelist") and len(parts) == 1:
-        return _wrapped("array<{}>", parts)
-    if kind == "map" and len(parts) == 2:
-        return _wrapped("map<{},{}>", parts)
+    if kind in ("array", "list", "largelist", "large_list", "fixed_size_list") and len(parts) == 1:
+        return _wrapped("array<{}>", [re.sub(r"^\s*\w+\s*:", "", parts[0])])  # Arrow names the items
+    if kind == "map" and parts[2:] in ([], [" keys_sorted"]) and len(parts) > 1:
+        return _wrapped("map<{},{}>", parts[:2])
     if kind == "struct" and all(re.match(r"\s*\w+\s*:", part) for part in parts):
         names, inner = zip(*(part.split(":", 1) for part in parts), strict=True)
         return _wrapped("struct<" + ",".join(f"{field.strip()}:{{}}" for field in names) + ">", inner)
@@ -158,7 +177,7 @@ def _parsed_nested(text: str) -> str | None:
 
 
 def _wrapped(template: str, parts: Sequence[str]) -> str | None:
-    inner = [_parsed(part.strip()) for part in parts]
+    inner = [_parsed(part.strip().removesuffix(" not null")) for part in parts]
     return None if None in inner else template.format(*inner)
 
 
@@ -166,7 +185,7 @@ def _split(text: str) -> list[str]:
     """Cut at the commas that stand in no bracket."""
     parts, depth = [""], 0
     for letter in text:
-        depth += (letter in "<(") - (letter in ">)")
+        depth += (letter in "<([") - (letter in ">)]")
         if letter == "," and depth == 0:
             parts.append("")
         else:
@@ -176,7 +195,8 @@ def _split(text: str) -> list[str]:
 
 def _types(key: str, names: TypeName | Sequence[TypeName], problems: list[Problem]) -> tuple[str, ...]:
     """Every type as Spark knows it; what is wrong goes to `problems`, and stands as it was."""
-    listed = [names] if isinstance(names, str | ColumnType | type) else list(names)
+    alone = isinstance(names, str | ColumnType | type) or _is_arrow(names)
+    listed: list[Any] = [names] if alone else list(names)  # type: ignore[arg-type]
     found = []
     for place, name in enumerate(listed):
         try:

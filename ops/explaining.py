@@ -7,14 +7,15 @@ from typing import Any
 
 from ematix_flow.config import resolve_connection
 from ematix_flow.connections import Connection
-from ematix_flow.errors import FlowError, NotBuilt
+from ematix_flow.errors import DeclarationError, FlowError, NotBuilt
 from ematix_flow.ops.failing import facts_of
 from ematix_flow.ops.output import table
+from ematix_flow.ops.schema_text import schema_problem
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.streams.built import not_built
 from ematix_flow.streams.guarantee import guarantees
 from ematix_flow.streams.sources.opening import source_type
-from ematix_flow.streams.transform import SqlTransform
+from ematix_flow.streams.transform import BadSql, parsed
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Explained:
     sources: list[dict[str, Any]] = field(default_factory=list)
     targets: list[dict[str, Any]] = field(default_factory=list)
     not_built: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     problems: list[FlowError] = field(default_factory=list)
 
     def as_data(self) -> dict[str, Any]:
@@ -42,6 +44,7 @@ class Explained:
             "targets": self.targets,
             "state_store": self.spec.state_store.kind,
             "not_built": self.not_built,
+            "warnings": self.warnings,
             "problems": [facts_of(problem) for problem in self.problems],
         }
 
@@ -61,9 +64,8 @@ def explain(spec: PipelineSpec) -> Explained:
             facts |= {"promise": promised.promise, "reason": promised.reason} if promised else {}
         explained.targets.append(facts)
     explained.not_built += [part for part in not_built(spec) if part not in explained.not_built]
-    if spec.transform.sql is not None:
-        transform = SqlTransform(spec.transform.sql, spec.transform.dialect)
-        _noted(explained, lambda: transform.tree)
+    _check_schemas(explained)
+    _check_sql(explained)
     if not explained.problems:
         # What a connection that is given by name turns out to be may ask for more than the declaration has.
         _noted(explained, lambda: spec.with_connections(resolve_connection))
@@ -81,6 +83,27 @@ def explained_text(explained: Explained) -> str:
     rows += [["not yet", part] for part in explained.not_built]
     origin = f"  ({spec.origin})" if spec.origin else ""
     return f"{spec.name}{origin}\n{table(rows, indent='  ')}"
+
+
+def _check_schemas(explained: Explained) -> None:
+    spec = explained.spec
+    found = (schema_problem(one.schema, f"sources[{i}].schema") for i, one in enumerate(spec.sources) if one.schema)
+    if problems := [problem for problem in found if problem]:
+        explained.problems.append(DeclarationError(f'pipeline "{spec.name}"', problems, origin=spec.origin))
+
+
+def _check_sql(explained: Explained) -> None:
+    transform = explained.spec.transform
+    if transform.sql is None:
+        return
+    try:
+        parsed(transform.sql, transform.dialect)
+    except BadSql as error:
+        if transform.dialect == "spark":  # only Spark knows all of its own SQL
+            reason = error.found.removeprefix("the transform is ")
+            explained.warnings.append(f"the transform could not be checked: {reason}")
+        else:
+            explained.problems.append(error)
 
 
 def _kind(explained: Explained, connection: str | Connection) -> str | None:

@@ -8,13 +8,17 @@ import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ematix_flow.config import resolve_connection
 from ematix_flow.errors import FlowError
 from ematix_flow.ops.output import as_json, by_name, counted, table
 from ematix_flow.ops.progress import Progress
 from ematix_flow.ops.settings import Settings
 from ematix_flow.result import RunResult
+from ematix_flow.sinks.opening import sink_type
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.home import dead_letters_of
+from ematix_flow.streams.built import refuse_what_is_not_built
+from ematix_flow.streams.sources.opening import source_type
 from ematix_flow.streams.stopping import asked_to_stop
 
 if TYPE_CHECKING:
@@ -25,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 def run(spec: PipelineSpec, settings: Settings, *, bounded: bool, flush: bool = True) -> RunResult:
     """Until the input is done (`bounded`), or until SIGTERM or SIGINT: then the batch in progress is finished first."""
+    _refuse_what_cannot_run(spec)
     with asked_to_stop() as stop, Progress(spec, settings) as progress:
         # After the signals: loading takes a moment, and a signal must not be lost in it.
         from ematix_flow.streams.run import run_spec
@@ -50,6 +55,16 @@ def run(spec: PipelineSpec, settings: Settings, *, bounded: bool, flush: bool = 
             over.set()
         _log.info("ended", extra=_result_facts(result))
     return result
+
+
+def _refuse_what_cannot_run(spec: PipelineSpec) -> None:
+    """At once, before Spark is started for nothing."""
+    known = spec.with_connections(resolve_connection)
+    refuse_what_is_not_built(known)
+    for source in known.sources:
+        source_type(source)
+    for target in known.targets:
+        sink_type(target)
 
 
 def result_text(result: RunResult, spec: PipelineSpec) -> str:
@@ -78,7 +93,7 @@ def _kept(spec: PipelineSpec) -> str:
     if spec.dead_letter_topic is not None and spec.dlq_store != "table":
         return f"in topic {spec.dead_letter_topic}"
     if spec.state_store.kind == "local":
-        return f"in {dead_letters_of(spec.name)} (SQLite, table dead_letters)"
+        return f"in {dead_letters_of(spec.name, spec.state_store.path)} (SQLite, table dead_letters)"
     return "in the state store"
 
 

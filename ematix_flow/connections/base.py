@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import BeforeValidator, ConfigDict, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
-from ematix_flow.model import Complaint, Declared, check
-from ematix_flow.secrets import MASK, redact
+from ematix_flow.model import Complaint, check
+from ematix_flow.problems import complain
+from ematix_flow.secrets import MASK, Discreet, redact
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 """A string that has to say something."""
@@ -20,10 +29,23 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 PathText = Annotated[Text, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)]
 """A path as text; `pathlib` paths are accepted."""
 
+
+def _as_properties_write_it(value: Any) -> Any:
+    """Properties of Spark and Kafka are texts; `8` and `true` are as clear as `"8"` and `"true"`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+Property = Annotated[
+    str, BeforeValidator(_as_properties_write_it), WithJsonSchema({"type": ["string", "number", "boolean"]})
+]
+"""The value of a property."""
+
 _KNOWN_TYPES = frozenset(get_args(ErrorType))
 
 
-class Connection(Declared):
+class Connection(Discreet):
     """Where data is and how to get in. Declares only: nothing is opened, and `${...}` stays as written."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -40,11 +62,6 @@ class Connection(Declared):
     if TYPE_CHECKING:  # every kind declares its own, as its last field, so that it is never taken positionally
         kind: str = ""
 
-    @classmethod
-    def completed(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What was given plus what follows from it."""
-        return given
-
     @check
     def fields_go_together(self) -> Iterator[Complaint]:
         for group in self.together:
@@ -59,15 +76,14 @@ class Connection(Declared):
     @classmethod
     def _without_secrets_in_errors(cls, given: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
         try:
-            return build(cls.completed(given) if isinstance(given, Mapping) else given)
+            return build(given)
         except ValidationError as error:
-            raise ValidationError.from_exception_data(cls.__name__, _showable(error)) from None
+            raise ValidationError.from_exception_data(cls.__name__, _showable(cls, error)) from None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        for field in type(self).model_fields:
-            value = getattr(self, field)
+        for field, value in super().__repr_args__():
             if field != "kind" and value is not None and value != {}:
-                yield field, redact(field, value)
+                yield field, value
 
     def __hash__(self) -> int:
         # A dict among the fields has no hash; equal connections have equal names, which is all a hash has to promise.
@@ -79,7 +95,7 @@ def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _showable(error: ValidationError) -> list[InitErrorDetails]:
+def _showable(cls: type[Connection], error: ValidationError) -> list[InitErrorDetails]:
     """The same errors with inputs that may be shown, so that whoever words them cannot print a secret."""
     details = []
     for e in error.errors(include_url=False):
@@ -89,8 +105,19 @@ def _showable(error: ValidationError) -> list[InitErrorDetails]:
         shown = MASK if e["type"] == "extra_forbidden" else redact(field, e["input"])
         facts = e.get("ctx", {})
         kind = e["type"] if e["type"] in _KNOWN_TYPES else _custom(e["type"], e["msg"], facts)
+        if e["type"] == "extra_forbidden" and (field_meant := _synonym_of(cls, field)):
+            kind = complain(f"given together with {field_meant}", "one of the two")
         details.append(InitErrorDetails(type=kind, loc=loc, input=shown, ctx=facts))
     return details
+
+
+def _synonym_of(cls: type[Connection], key: str) -> str:
+    """The field that a key is another word for."""
+    for name, field in cls.model_fields.items():
+        alias = field.validation_alias
+        if isinstance(alias, AliasChoices) and key in alias.choices:
+            return name
+    return ""
 
 
 def _custom(kind: Any, message: Any, facts: dict[str, Any]) -> PydanticCustomError:

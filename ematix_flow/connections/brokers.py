@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
-from ematix_flow.connections.base import Connection, Text, listed
+from ematix_flow.connections.base import Connection, Property, Text, listed
 from ematix_flow.connections.schema_registries import GlueSchemaRegistryConnection, SchemaRegistryConnection
 from ematix_flow.model import Complaint, check
 
@@ -40,7 +40,7 @@ def _properties(value: Any) -> Any:
         raise ValueError('expected a JSON object such as {"client.id": "flow"}') from None
 
 
-Properties = Annotated[dict[str, str], BeforeValidator(_properties)]
+Properties = Annotated[dict[str, Property], BeforeValidator(_properties)]
 
 
 class KafkaConnection(Connection):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 
 from ematix_flow.connections.base import Connection
 from ematix_flow.connections.kinds import CONNECTION_KINDS, build_connection, input_names
@@ -31,7 +32,11 @@ def from_dsn_variable(name: str) -> tuple[Connection, str] | None:
     """The connection in the DSN variable of a name, with the variable."""
     for variable in dsn_variables(name):
         if os.environ.get(variable):
-            return connection_from_url(os.environ[variable], name=name), f"environment variable {variable}"
+            try:
+                return connection_from_url(os.environ[variable], name=name), f"environment variable {variable}"
+            except DeclarationError as error:
+                problems = [replace(problem, key=f"environment variable {variable}") for problem in error.problems]
+                raise DeclarationError(error.subject, problems) from None
     return None
 
 

@@ -64,13 +64,12 @@ def input_names(cls: type[Connection]) -> list[str]:
     return names
 
 
-def build_connection(subject: str, fields: Mapping[str, Any]) -> Connection:
+def build_connection(subject: str, fields: Mapping[str, Any], *, origin: str = "") -> Connection:
     """The connection that `kind` and the other fields describe, or all that is wrong with them."""
-    cls = _class_of(subject, fields.get("kind"))
     try:
-        return cls(**fields)
+        return _class_of(subject, fields.get("kind"))(**fields)
     except DeclarationError as error:
-        raise DeclarationError(subject, error.problems) from None
+        raise DeclarationError(subject, error.problems, origin=origin) from None
 
 
 def _class_of(subject: str, kind: object) -> type[Connection]:

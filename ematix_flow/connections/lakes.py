@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from ematix_flow.connections.base import Connection, PathText, Text
-from ematix_flow.model import Complaint, check
 
 FileFormatName = Literal["parquet", "csv", "orc", "json_lines"]
 FileFormat = Annotated[FileFormatName, BeforeValidator(lambda value: "json_lines" if value == "jsonl" else value)]
@@ -80,9 +79,9 @@ class ObjectStoreLocalConnection(Connection):
     path: PathText
     """The folder, file or glob."""
 
-    # Never empty in a connection that exists: it is given, guessed, or complained about.
-    format: FileFormat = Field(default_factory=lambda: cast(FileFormatName, ""))
-    """parquet, csv, orc or json_lines (jsonl for short); guessed from the suffix of `path` when omitted."""
+    format: FileFormat | None = None
+    """parquet, csv, orc or json_lines (jsonl for short); guessed from the suffix of `path` or of the source's `query`
+    when omitted."""
 
     kind: Literal["object_store_local"] = "object_store_local"
 
@@ -94,18 +93,12 @@ class ObjectStoreLocalConnection(Connection):
         guessed = format_from_path(str(given.get("path", "")))
         return {**rest, "format": guessed} if guessed else rest
 
-    @check
-    def format_is_known(self) -> Iterator[Complaint]:
-        path = self.path
-        if not str(self.format):
-            found = f'missing, and the path "{path}" has no suffix to guess it from'
-            yield Complaint(("format",), found, ", ".join(get_args(FileFormatName)))
-
 
 class ObjectStoreS3Connection(_S3):
     """Files in an S3 bucket."""
 
-    format: FileFormat
-    """parquet, csv, orc or json_lines (jsonl for short)."""
+    format: FileFormat | None = None
+    """parquet, csv, orc or json_lines (jsonl for short); guessed from the suffix of the source's `query` when
+    omitted."""
 
     kind: Literal["object_store_s3"] = "object_store_s3"

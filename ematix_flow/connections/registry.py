@@ -7,6 +7,7 @@ from typing import TypeVar
 from ematix_flow.connections.base import Connection
 from ematix_flow.connections.kinds import build_connection
 from ematix_flow.errors import DeclarationError, Problem
+from ematix_flow.origins import users_line
 
 C = TypeVar("C", bound=Connection)
 
@@ -14,18 +15,14 @@ _registered: dict[str, Connection] = {}
 
 
 def register_connection(conn: C) -> C:
-    """Make a connection known by its name, and return it. Registering an equal one again changes nothing."""
+    """Make a connection known by its name, and return it. The last one of a name counts, as in a notebook."""
     given: object = conn
     if not isinstance(given, Connection):
         problem = Problem("", f"{type(given).__name__} is not a connection", "a typed connection")
-        raise DeclarationError("register_connection", [problem])
+        raise DeclarationError("register_connection", [problem], origin=users_line())
     if not conn.name:
-        raise DeclarationError(f"{conn!r}", [Problem("name", "missing: a registered connection is found by its name")])
-    earlier = _registered.get(conn.name)
-    if earlier is not None and earlier != conn:
-        secretly = " (they differ in a secret)" if repr(earlier) == repr(conn) else ""
-        found = f"declared twice with different values: first {earlier!r}, then {conn!r}{secretly}"
-        raise DeclarationError(f'connection "{conn.name}"', [Problem("name", found)])
+        problem = Problem("name", "missing: a registered connection is found by its name")
+        raise DeclarationError(f"{conn!r}", [problem], origin=users_line())
     _registered[conn.name] = conn
     return conn
 
@@ -47,16 +44,17 @@ def clear_registry() -> None:
     _registered.clear()
 
 
-def connection(cls: type) -> Connection:
+def connection(cls: type | None = None) -> Connection:
     """Register the connection that a class body describes; the class name is the connection's name.
 
     `kind` says what it is, the other attributes are its fields. The decorated name is the connection itself.
     """
-    given: object = cls
-    if not isinstance(given, type):
-        found = f"{type(given).__name__} is not a class"
-        raise DeclarationError("@ematix.connection", [Problem("", found, "a class body with kind = ... and fields")])
+    if not isinstance(cls, type):
+        found = "no class" if cls is None else f"{type(cls).__name__} is not a class"
+        allowed = "@ematix.connection, without parentheses, on a class with kind = ... and fields"
+        raise DeclarationError("@ematix.connection", [Problem("", found, allowed)], origin=users_line())
     body: dict[str, object] = {}
     for part in reversed(cls.__mro__[:-1]):
         body |= {key: value for key, value in vars(part).items() if not key.startswith("_")}
-    return register_connection(build_connection(f"connection {cls.__name__}", {"name": cls.__name__, **body}))
+    fields = {"name": cls.__name__, **body}
+    return register_connection(build_connection(f"connection {cls.__name__}", fields, origin=users_line()))

@@ -10,7 +10,7 @@ from ematix_flow.connections.base import Connection
 from ematix_flow.connections.kinds import build_connection
 from ematix_flow.errors import DeclarationError, Problem, SecretNotFound
 from ematix_flow.problems import near
-from ematix_flow.secrets import expand, redact_text
+from ematix_flow.secrets import expand
 
 # Kinds that carry the whole URL, so that references inside it stay references until the connection is opened.
 _CARRIED = {
@@ -46,7 +46,7 @@ def _scheme(url: str, subject: str) -> str:
             raise _refused(subject, "a reference hides what kind of connection this is", "kind and its fields")
     scheme = before.lower()
     if not separator:
-        raise _refused(subject, f"{redact_text(url)!r} is not a URL" if "=" not in url else "not a URL", "scheme://...")
+        raise _refused(subject, "not a URL", "scheme://...")  # not shown: it may be a secret
     if scheme not in URL_SCHEMES:
         problem = Problem("url", f'unknown scheme "{scheme}"', ", ".join(URL_SCHEMES), near(scheme, URL_SCHEMES))
         raise DeclarationError(subject, [problem])

@@ -50,10 +50,10 @@ def replace(old: str, new: str) -> Normalizer:
     return step("replace", (old, new), "replace(", f", {text_literal(old)}, {text_literal(new)})")
 
 
-def regex_replace(pattern: str, replacement: str, flags: str = "g") -> Normalizer:
+def regex_replace(pattern: str, repl: str, flags: str = "g") -> Normalizer:
     r"""Replace every match of a Java regular expression.
 
-    Groups are `$1` or `\1` in the replacement, the whole match `$0` or `\&`; a `$` before anything else is a dollar
+    Groups are `$1` or `\1` in `repl`, the whole match `$0` or `\&`; a `$` before anything else is a dollar
     sign. Flags: `g` (every match; must be there), `i` (ignore case), `m` (`^` and `$` at line ends), `s` (dot matches
     line ends).
     """
@@ -64,8 +64,8 @@ def regex_replace(pattern: str, replacement: str, flags: str = "g") -> Normalize
         raise DeclarationError(f"regex_replace({pattern!r}, ...)", [problem])
     modes = "".join(flag for flag in "ims" if flag in flags)
     full = f"(?{modes}){pattern}" if modes else pattern
-    arguments = (pattern, replacement) if flags == "g" else (pattern, replacement, flags)
-    constants = f"{text_literal(full)}, {text_literal(_java_replacement(replacement))}"
+    arguments = (pattern, repl) if flags == "g" else (pattern, repl, flags)
+    constants = f"{text_literal(full)}, {text_literal(_java_replacement(repl))}"
     return step("regex_replace", arguments, "regexp_replace(", f", {constants})")
 
 
@@ -119,38 +119,38 @@ def clamp(lo: Literal, hi: Literal) -> Normalizer:
     return Normalizer(call, ("if(", " IS NULL, NULL, least(greatest(", f", {low}), {high}))"))
 
 
-def default(value: Literal) -> Normalizer:
+def default(v: Literal) -> Normalizer:
     """Put a value in the place of NULL."""
-    return step("default", (value,), "coalesce(", f", {literal(value, 'default(...)')})")
+    return step("default", (v,), "coalesce(", f", {literal(v, 'default(...)')})")
 
 
-def not_null_or(value: Literal) -> Normalizer:
+def not_null_or(v: Literal) -> Normalizer:
     """The same as `default`, where "must never be NULL" reads better."""
-    return step("not_null_or", (value,), "coalesce(", f", {literal(value, 'not_null_or(...)')})")
+    return step("not_null_or", (v,), "coalesce(", f", {literal(v, 'not_null_or(...)')})")
 
 
-def nullif(value: Literal) -> Normalizer:
+def nullif(v: Literal) -> Normalizer:
     """Turn one value into NULL."""
-    return step("nullif", (value,), "nullif(", f", {literal(value, 'nullif(...)')})")
+    return step("nullif", (v,), "nullif(", f", {literal(v, 'nullif(...)')})")
 
 
-def sql(expression: str) -> Normalizer:
+def sql(expr: str) -> Normalizer:
     """Any Spark SQL expression; `{col}`, or the bare word `col` when there is no `{col}`, stands for the column.
 
     The expression is taken as it is: never build it from data.
     """
-    pieces = expression.split("{col}") if "{col}" in expression else _split_at_bare_word(expression)
+    pieces = expr.split("{col}") if "{col}" in expr else _split_at_bare_word(expr)
     pieces[0] = f"({pieces[0]}"
     pieces[-1] = f"{pieces[-1]})"
-    return step("sql", (expression,), *pieces)
+    return step("sql", (expr,), *pieces)
 
 
-def derive(expression: str) -> Normalizer:
+def derive(expr: str) -> Normalizer:
     """Compute the column from other columns with a Spark SQL expression; first in a chain, and the rest follows on it.
 
     The expression is taken as it is: never build it from data.
     """
-    return Normalizer(f"derive({expression!r})", (f"({expression})",), derived=True)
+    return Normalizer(f"derive({expr!r})", (f"({expr})",), derived=True)
 
 
 _TRIM_WHITESPACE = f"trim(BOTH {text_literal(WHITESPACE)} FROM "

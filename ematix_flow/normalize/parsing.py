@@ -56,12 +56,10 @@ def parse_int(on_failure: OnFailure = "null", default: Literal | None = None) ->
     return _parse_with_cast(_call("parse_int", [], on_failure, default), "bigint", on_failure, default)
 
 
-def parse_numeric(
-    precision: int, scale: int, on_failure: OnFailure = "null", default: Literal | None = None
-) -> Normalizer:
-    """Read a decimal; digits beyond the scale are rounded, a number beyond the precision is a failure."""
-    call = _call("parse_numeric", [precision, scale], on_failure, default)
-    return _parse_with_cast(call, Numeric(precision, scale).spark_type, on_failure, default)
+def parse_numeric(p: int, s: int, on_failure: OnFailure = "null", default: Literal | None = None) -> Normalizer:
+    """Read a decimal of `p` digits, `s` of them after the point; more of those are rounded, a greater number fails."""
+    call = _call("parse_numeric", [p, s], on_failure, default)
+    return _parse_with_cast(call, Numeric(p, s).spark_type, on_failure, default)
 
 
 def parse_bool(

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
 
 from ematix_flow.model import Complaint, Declared, check
 from ematix_flow.problems import near
 from ematix_flow.specs.fields import Name, Names
 
 _OPERATIONS = ("create", "read", "update", "delete", "truncate")
+_SHORT = {operation[0]: operation for operation in _OPERATIONS}
+
+
+def _in_full(operation: Any) -> Any:
+    return _SHORT.get(operation, operation) if isinstance(operation, str) else operation
 
 
 class CDCTable(Declared):
@@ -36,8 +43,8 @@ class CDC(Declared):
     """Path of the key."""
     ts_field: Name | None = None
     """Path of the time of the change."""
-    op_map: dict[str, str] | None = None
-    """Operation in the event -> create, read, update, delete or truncate."""
+    op_map: dict[str, Annotated[str, BeforeValidator(_in_full)]] | None = None
+    """Operation in the event -> create, read, update, delete or truncate; c, r, u, d and t for short."""
     delete_mode: Literal["hard", "soft", "ignore"] = "hard"
     """Whether a delete removes the row, marks it or does nothing."""
     soft_delete_column: Name | None = None

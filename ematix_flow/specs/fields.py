@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -16,7 +16,15 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from ematix_flow.connections import CONNECTION_KINDS, Connection
+from ematix_flow.connections import (
+    CONNECTION_KINDS,
+    Connection,
+    ObjectStoreLocalConnection,
+    ObjectStoreS3Connection,
+    format_from_path,
+)
+from ematix_flow.connections.lakes import FileFormatName
+from ematix_flow.model import Complaint
 from ematix_flow.problems import complain, near, shown
 
 Positive = Annotated[int, Field(strict=True, ge=1)]
@@ -44,6 +52,7 @@ SQL_KINDS = frozenset({"postgres", "mysql", "sqlite", "duckdb", "snowflake", "bi
 DELTA_KINDS = frozenset({"delta_local", "delta_s3"})
 FILE_KINDS = frozenset({"object_store_local", "object_store_s3"})
 BROKER_KINDS = frozenset({"kafka", "rabbitmq", "pubsub", "kinesis", "redis"})
+_FileConnection = ObjectStoreLocalConnection | ObjectStoreS3Connection
 REGISTRY_KINDS = frozenset({"schema_registry", "glue_schema_registry"})
 
 
@@ -82,6 +91,28 @@ def _inline(fields: Mapping[str, Any]) -> Connection:
         problem = complain(found, ", ".join(data_kinds()), guess)
         raise ValidationError.from_exception_data("connection", [{"type": problem, "loc": ("kind",), "input": kind}])
     return CONNECTION_KINDS[str(kind)].model_validate(dict(fields))
+
+
+def with_format(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A connection to files that does not know its format has the one that the suffix of the query names."""
+    connection, guessed = given.get("connection"), format_from_path(str(given.get("query") or ""))
+    if guessed is None:
+        return given
+    if isinstance(connection, _FileConnection) and connection.format is None:
+        return {**given, "connection": connection.model_copy(update={"format": guessed})}
+    if isinstance(connection, Mapping) and connection.get("kind") in FILE_KINDS and not connection.get("format"):
+        by_path = format_from_path(str(connection.get("path", "")))
+        return {**given, "connection": {**connection, "format": by_path or guessed}}
+    return given
+
+
+def format_complaints(connection: str | Connection) -> Iterator[Complaint]:
+    """Whoever reads or writes files has to know their format."""
+    if isinstance(connection, _FileConnection) and connection.format is None:
+        path = getattr(connection, "path", None)
+        nowhere = f'the path "{path}" has no suffix' if path else "there is no suffix"
+        found = f"missing, and {nowhere} to guess it from"
+        yield Complaint(("connection", "format"), found, ", ".join(get_args(FileFormatName)))
 
 
 ConnectionRef = Annotated[

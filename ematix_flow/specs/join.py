@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ematix_flow.model import Complaint, Declared, check
 from ematix_flow.specs.fields import Name, Names, NotNegative, Whole
-from ematix_flow.specs.window import LateData, lateness_complaints
+from ematix_flow.specs.window import LateData, reopen_complaints
 
 
 class Join(Declared):
@@ -36,7 +36,7 @@ class Join(Declared):
     late_data: LateData = "drop"
     """What happens to rows that come too late to be joined."""
     allowed_lateness_ms: NotNegative | None = None
-    """How much later than the watermark a row may come, with `late_data = "reopen"`."""
+    """How much later than the watermark a row may come and still be joined."""
     left_column_prefix: str = "left_"
     """Put before the column names of the left source."""
     right_column_prefix: str = "right_"
@@ -84,7 +84,7 @@ class Join(Declared):
 
     @check
     def _lateness_fits(self) -> Iterator[Complaint]:
-        yield from lateness_complaints(self.late_data, self.allowed_lateness_ms)
+        yield from reopen_complaints(self.late_data, self.allowed_lateness_ms)
 
     @check
     def _prefixes_differ(self) -> Iterator[Complaint]:

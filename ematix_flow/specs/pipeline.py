@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic.json_schema import SkipJsonSchema
 
 from ematix_flow.connections import Connection
+from ematix_flow.errors import DeclarationError
 from ematix_flow.model import Complaint, Declared, check
-from ematix_flow.problems import near
+from ematix_flow.problems import near, problems_of
 from ematix_flow.specs.fields import SQL_KINDS, Name, NotNegative, Positive, Several
 from ematix_flow.specs.source import Source
 from ematix_flow.specs.state import SparkSettings, StateStore, Watermark
@@ -86,7 +87,11 @@ class PipelineSpec(Declared):
         fields["transform"] = transform
         fields["sources"] = [found(source) for source in self.sources]
         fields["targets"] = [found(target) for target in self.targets]
-        return type(self)(**fields)
+        try:
+            return type(self).model_validate(fields)
+        except ValidationError as error:
+            problems = problems_of(error, type(self))
+            raise DeclarationError(f'pipeline "{self.name}"', problems, origin=self.origin) from None
 
     @check
     def _source_names_differ(self) -> Iterator[Complaint]:
@@ -97,6 +102,16 @@ class PipelineSpec(Declared):
                 yield Complaint(("sources", i, "name"), found, "a name of its own")
             elif source.name:
                 seen[source.name] = i
+
+    @check
+    def _lookups_are_no_sources(self) -> Iterator[Complaint]:
+        # The query of a source is its name in SQL only where there are several.
+        queries = self.source_names if len(self.sources) > 1 else ()
+        streams = ("source", *queries, *(source.name for source in self.sources if source.name))
+        for name in self.transform.lookups:
+            if name.lower() in (stream.lower() for stream in streams):
+                found = "is also the name of the stream in SQL"
+                yield Complaint(("transform", "lookups", name), found, "a name of its own")
 
     @check
     def _join_names_its_sources(self) -> Iterator[Complaint]:

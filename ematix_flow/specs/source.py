@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ematix_flow.model import Complaint, Declared, check
 from ematix_flow.specs.fields import (
@@ -15,7 +15,9 @@ from ematix_flow.specs.fields import (
     Flag,
     Name,
     Positive,
+    format_complaints,
     kind_of,
+    with_format,
 )
 
 # What `query` names, for the kinds that have nothing to read without it.
@@ -64,6 +66,14 @@ class Source(Declared):
     def kind(self) -> str | None:
         """Kind of the connection, or None while it is only known by name."""
         return kind_of(self.connection)
+
+    @classmethod
+    def completed(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return with_format(given)
+
+    @check
+    def _format_is_known(self) -> Iterator[Complaint]:
+        yield from format_complaints(self.connection)
 
     @check
     def _has_something_to_read(self) -> Iterator[Complaint]:

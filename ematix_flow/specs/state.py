@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field
 
+from ematix_flow.connections.base import Property
 from ematix_flow.model import Complaint, Declared, check
+from ematix_flow.secrets import Discreet
 from ematix_flow.specs.fields import Name, NotNegative, Positive
 
-_NEEDS = {"local": "", "postgres": "url", "delta": "path", "in_memory": ""}
+_NEEDS = {"postgres": "url", "delta": "path"}
+_TAKES = {**_NEEDS, "local": "path"}
 
 
-class StateStore(Declared):
+class StateStore(Discreet):
     """Where checkpoints, operator state and dead letters are kept."""
 
     kind: Literal["local", "postgres", "delta", "in_memory"] = "local"
     """A folder of this machine, a Postgres database, a Delta table, or memory that ends with the process."""
-    url: Name | None = Field(default=None, repr=False)
+    url: Name | None = None
     """URL of the Postgres database."""
     path: Name | None = None
-    """Path of the Delta table."""
+    """Path of the Delta table; or the folder of a local store, without it `$EMATIX_FLOW_HOME/state`."""
     schema: Name = "public"  # type: ignore[assignment]
     """Schema of the Postgres tables."""
     checkpoint_interval_ms: Positive = 60_000
@@ -30,12 +33,12 @@ class StateStore(Declared):
     @check
     def _place_fits_the_kind(self) -> Iterator[Complaint]:
         for key in ("url", "path"):
-            value, needed = getattr(self, key), _NEEDS[self.kind] == key
-            if needed and value is None:
+            value = getattr(self, key)
+            if value is None and _NEEDS.get(self.kind) == key:
                 yield Complaint((key,), f'missing; kind = "{self.kind}" needs {key}')
-            if value is not None and not needed:
-                kind = "postgres" if key == "url" else "delta"
-                yield Complaint((key,), f'has no meaning with kind = "{self.kind}", only with "{kind}"')
+            if value is not None and _TAKES.get(self.kind) != key:
+                kinds = " or ".join(f'"{kind}"' for kind, taken in _TAKES.items() if taken == key)
+                yield Complaint((key,), f'has no meaning with kind = "{self.kind}", only with {kinds}')
 
 
 class Watermark(Declared):
@@ -47,24 +50,10 @@ class Watermark(Declared):
     """After this silence a source no longer holds the watermark back."""
 
 
-def _as_spark_writes_it(value: Any) -> Any:
-    """Spark properties are texts; `8` and `true` are as clear as `"8"` and `"true"`."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
-_Property = Annotated[
-    str,
-    BeforeValidator(_as_spark_writes_it),
-    WithJsonSchema({"type": ["string", "number", "boolean"]}),
-]
-
-
-class SparkSettings(Declared):
+class SparkSettings(Discreet):
     """How the Spark session is made."""
 
     master: Name | None = None
     """Spark master, such as `local[*]` or a cluster's address; without it, all cores of this machine."""
-    conf: dict[str, _Property] = Field(default_factory=dict)
+    conf: dict[str, Property] = Field(default_factory=dict)
     """Any Spark property, such as `"spark.sql.shuffle.partitions" = "8"`."""

@@ -20,6 +20,7 @@ from ematix_flow.specs.fields import (
     Flag,
     Name,
     Names,
+    format_complaints,
     kind_of,
 )
 from ematix_flow.table import TableDefinition, resolve_merge_keys
@@ -203,6 +204,10 @@ class Target(Declared):
                 yield Complaint(
                     ("keys", i), f'found "{key}", which is no column', ", ".join(columns), near(key, columns)
                 )
+
+    @check
+    def _format_is_known(self) -> Iterator[Complaint]:
+        yield from format_complaints(self.connection)
 
     @check
     def _has_a_place(self) -> Iterator[Complaint]:

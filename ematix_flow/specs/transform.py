@@ -11,7 +11,15 @@ from pydantic.json_schema import SkipJsonSchema
 from ematix_flow.model import Complaint, Declared, check
 from ematix_flow.problems import complain, near, shown
 from ematix_flow.specs.cdc import CDC
-from ematix_flow.specs.fields import SQL_KINDS, ConnectionRef, Name, Positive, kind_of
+from ematix_flow.specs.fields import (
+    SQL_KINDS,
+    ConnectionRef,
+    Name,
+    Positive,
+    format_complaints,
+    kind_of,
+    with_format,
+)
 from ematix_flow.specs.join import Join
 from ematix_flow.specs.window import AGGREGATES, Window
 from ematix_flow.udf import AggregateUdf, ScalarUdf
@@ -24,17 +32,25 @@ class Lookup(Declared):
     """Name of a declared connection, or the connection itself."""
     table: Name | None = None
     """Table to read."""
-    query: Name | None = None
-    """What to read instead of a table: a SELECT, or a folder or glob of a file connection."""
     schema: str = ""  # type: ignore[assignment]
     """Schema of the table."""
     refresh_interval_ms: Positive | None = None
     """How often it is read again; without it, once per start."""
+    query: Name | None = None
+    """What to read instead of a table: a SELECT, or a folder or glob of a file connection."""
 
     @property
     def kind(self) -> str | None:
         """Kind of the connection, or None while it is only known by name."""
         return kind_of(self.connection)
+
+    @classmethod
+    def completed(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return with_format(given)
+
+    @check
+    def _format_is_known(self) -> Iterator[Complaint]:
+        yield from format_complaints(self.connection)
 
     @check
     def _table_or_query(self) -> Iterator[Complaint]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -34,6 +34,11 @@ class Aggregation(Declared):
     """How to compute it, for aggregates that know more than one way: count_distinct is approximate or exact."""
     max_distinct_values_per_group: Positive | None = None
     """Most values kept per group by an exact count_distinct, collect_list or collect_set."""
+
+    @classmethod
+    def completed(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        is_short = given.get("agg") == "count_distinct" and given.get("mode") == "approx"
+        return {**given, "mode": "approximate"} if is_short else given
 
     @check
     def _column_fits(self) -> Iterator[Complaint]:
@@ -120,7 +125,10 @@ class Window(Declared):
 
     @check
     def _lateness_fits(self) -> Iterator[Complaint]:
-        yield from lateness_complaints(self.late_data, self.allowed_lateness_ms)
+        yield from reopen_complaints(self.late_data, self.allowed_lateness_ms)
+        if self.late_data != "reopen" and self.allowed_lateness_ms is not None:
+            found = f'has no meaning with late_data = "{self.late_data}", only with "reopen"'
+            yield Complaint(("allowed_lateness_ms",), found)
 
     @check
     def _output_columns_differ(self) -> Iterator[Complaint]:
@@ -142,10 +150,7 @@ class Window(Declared):
             taken.setdefault(aggregation.as_, f"aggregations[{i}].as")
 
 
-def lateness_complaints(late_data: str, allowed_lateness_ms: int | None) -> Iterator[Complaint]:
-    """`allowed_lateness_ms` belongs to reopen, and reopen needs it."""
-    key = ("allowed_lateness_ms",)
+def reopen_complaints(late_data: str, allowed_lateness_ms: int | None) -> Iterator[Complaint]:
+    """To reopen forever would be to keep everything forever."""
     if late_data == "reopen" and allowed_lateness_ms is None:
-        yield Complaint(key, 'missing; late_data = "reopen" needs it')
-    if late_data != "reopen" and allowed_lateness_ms is not None:
-        yield Complaint(key, f'has no meaning with late_data = "{late_data}", only with "reopen"')
+        yield Complaint(("allowed_lateness_ms",), 'missing; late_data = "reopen" needs it')

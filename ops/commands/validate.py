@@ -11,6 +11,7 @@ from ematix_flow.ops.failing import text_of
 from ematix_flow.ops.output import as_json, counted, format_option
 from ematix_flow.ops.settings import Format, Settings
 from ematix_flow.ops.terminal import show
+from ematix_flow.secrets import redact_text
 
 
 @click.command("validate")
@@ -44,5 +45,7 @@ def _tell(explained: list[Explained], settings: Settings) -> None:
     if sound:
         show(f"{counted(len(sound), 'pipeline')} declared correctly{later}")
     for one in explained:
+        for warning in one.warnings:
+            settings.stderr.line(f"warning: {one.spec.name}: {redact_text(warning)}")
         for problem in one.problems:
             settings.stderr.line(text_of(problem))

@@ -52,7 +52,7 @@ def test_credentials_in_a_file_are_one_clean_warning_that_does_not_show_them(tmp
     assert "hunter2" not in told.stdout + told.stderr
 
 
-@pytest.mark.parametrize("command", ["--help", "list", "schema", "validate orders.toml", "doctor"])
+@pytest.mark.parametrize("command", ["--help", "list", "schema", "validate orders.toml", "connections list", "doctor"])
 def test_commands_that_do_not_run_anything_are_quick_and_load_no_spark(orders: Orders, command: str) -> None:
     (orders.folder / "orders.toml").write_text(orders.toml(sql="SELECT id FROM source"))
     program = (

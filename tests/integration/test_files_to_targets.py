@@ -293,3 +293,12 @@ def test_event_time_of_a_dead_letter_is_the_files_time_when_none_is_declared(ord
     (letter,) = orders.dead_letters()
     assert letter.event_ts == datetime.fromtimestamp(file.stat().st_mtime, UTC)
     assert letter.position.endswith("a.jsonl#0+0")
+
+
+def test_state_can_live_in_a_folder_of_its_own(orders: Orders) -> None:
+    orders.numbered(range(2))
+    place = f'[state_store]\nkind = "local"\npath = "{orders.folder / "state"}"'
+
+    assert orders.run(more=place).batches == 1
+    assert orders.run(more=place).batches == 0
+    assert (orders.folder / "state" / "orders" / "checkpoint").is_dir()

@@ -79,3 +79,29 @@ def test_a_connection_given_by_name_is_held_to_the_rules_of_its_kind(
     one = validated(capsys, orders.toml(targets=()) + '\n[target]\nconnection = "warehouse"', code=2)
     (problem,) = one["problems"]
     assert "target.table: missing" in problem["message"] or "table: missing" in problem["message"]
+
+
+def test_a_misspelt_type_in_a_schema_is_a_problem(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
+    one = validated(capsys, orders.toml(schema="id lnog"), code=2)
+    (problem,) = one["problems"]
+    assert 'sources[0].schema: unknown type "lnog"' in problem["message"]
+    assert 'did you mean "long"?' in problem["message"]
+
+
+def test_spark_sql_that_cannot_be_read_is_a_warning(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
+    one = validated(capsys, orders.toml(sql="SELECT id x fro source"))
+    assert one["problems"] == []
+    assert main(["validate", "p.toml"]) == 0
+    assert capsys.readouterr().err == (
+        "warning: orders: the transform could not be checked: not valid spark SQL near 'fro' (line 1, column 15)\n"
+    )
+
+
+def test_a_run_of_what_is_not_built_is_refused_before_spark_starts(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("p.toml").write_text(orders.toml(targets=()) + '\n[target]\nkind = "sqlite"\npath = "o.db"\ntable = "t"\n')
+    assert main(["run", "p.toml", "--bounded"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error[not-built]: target 'sqlite'")
+    assert "starting Spark" not in told

@@ -28,7 +28,10 @@ from ematix_flow.connections import (
     register_connection,
     registered_connections,
 )
+from ematix_flow.decorators import ematix
 from ematix_flow.errors import DeclarationError, FlowError
+from ematix_flow.specs import Source, Target
+from ematix_flow.toml import load_toml
 
 SMALLEST: dict[str, dict[str, Any]] = {
     "postgres": {"url": "postgres://h/db"},
@@ -37,8 +40,8 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "duckdb": {"path": ":memory:"},
     "delta_local": {"path": "/lake"},
     "delta_s3": {"bucket": "b"},
-    "object_store_local": {"path": "/in", "format": "csv"},
-    "object_store_s3": {"bucket": "b", "format": "csv"},
+    "object_store_local": {"path": "/in"},
+    "object_store_s3": {"bucket": "b"},
     "kafka": {"bootstrap_servers": "h:9092"},
     "rabbitmq": {"amqp_url": "amqp://h"},
     "pubsub": {"project_id": "p"},
@@ -99,7 +102,9 @@ def test_positional_and_keyword_arguments_and_synonyms_mean_the_same() -> None:
 
 
 def test_both_synonyms_at_once_are_refused() -> None:
-    assert len(problems(lambda: PostgresConnection("wh", url="postgres://a/b", dsn="postgres://c/d"))) == 1
+    assert problems(lambda: PostgresConnection("wh", url="postgres://a/b", dsn="postgres://c/d")) == [
+        "dsn: given together with url; allowed: one of the two"
+    ]
 
 
 def test_a_connection_is_frozen_and_hashable() -> None:
@@ -134,12 +139,34 @@ def test_a_given_format_beats_the_suffix_and_jsonl_is_json_lines() -> None:
     assert ObjectStoreS3Connection("f", bucket="b", format="jsonl").format == "json_lines"
 
 
+def test_a_format_may_be_told_by_the_query_of_a_source() -> None:
+    folder = ObjectStoreLocalConnection("f", "/in")
+    assert folder.format is None
+    assert Source(folder, "*.csv").connection == ObjectStoreLocalConnection("f", "/in", "csv")
+    assert Source(ObjectStoreLocalConnection("f", "/in", "orc"), "*.csv").connection.format == "orc"  # type: ignore[union-attr]
+    assert Source(ObjectStoreS3Connection(bucket="b"), "a/*.jsonl").connection.format == "json_lines"  # type: ignore[union-attr]
+    (spec,) = load_toml(text=f"{FILES}query = '*.csv.gz'\n[target]\nconnection = 'out'")
+    assert spec.sources[0].connection.format == "csv"  # type: ignore[union-attr]
+
+
 def test_a_format_that_cannot_be_guessed_is_a_problem() -> None:
-    assert problems(lambda: ObjectStoreLocalConnection("f", "/in")) == [
-        'format: missing, and the path "/in" has no suffix to guess it from; allowed: parquet, csv, orc, json_lines'
+    missing = 'missing, and the path "/in" has no suffix to guess it from; allowed: parquet, csv, orc, json_lines'
+    for use in (
+        lambda: Source(ObjectStoreLocalConnection("f", "/in"), "day=*"),
+        lambda: Target(ObjectStoreLocalConnection("f", "/in")),
+    ):
+        assert problems(use) == [f"connection.format: {missing}"]
+    toml = f"{FILES}[target]\nkind = 'object_store_local'\npath = '/in'"
+    assert problems(lambda: load_toml(text=toml)) == [
+        f"<text>:2: source.format: {missing}",
+        f"<text>:5: target.format: {missing}",
     ]
+    register_connection(ObjectStoreLocalConnection("out", "/in"))
+    (spec,) = load_toml(text=f"{FILES}query = '*.csv'\n[target]\nconnection = 'out'")
+    assert problems(lambda: spec.with_connections(get_connection)) == [f"targets[0].connection.format: {missing}"]
 
 
+FILES = "pipeline_name = 'p'\n[source]\nkind = 'object_store_local'\npath = '/in'\n"
 AUTH_FAMILIES: list[dict[str, str]] = [
     {"sasl_plain_username": "u", "sasl_plain_password": "${PW}"},
     {"sasl_scram_username": "u", "sasl_scram_password": "${PW}", "sasl_scram_mechanism": "sha-512"},
@@ -250,14 +277,17 @@ def test_a_registered_connection_is_found_by_name() -> None:
     assert registered_connections() == {"wh": conn}
 
 
-def test_the_same_declaration_twice_is_fine_and_a_different_one_is_not() -> None:
-    for _ in range(2):
-        register_connection(PostgresConnection("wh", "postgres://h/db"))
-    assert problems(lambda: register_connection(DuckDBConnection("wh", ":memory:"))) == [
-        "name: declared twice with different values: first PostgresConnection(name='wh', url='postgres://h/db'), "
-        "then DuckDBConnection(name='wh', path=':memory:')"
-    ]
-    assert get_connection("wh").kind == "postgres"
+def test_the_last_connection_of_a_name_counts() -> None:
+    register_connection(PostgresConnection("wh", "postgres://h/db"))
+    register_connection(DuckDBConnection("wh", ":memory:"))
+    assert get_connection("wh").kind == "duckdb"
+
+
+def test_a_connection_is_found_by_a_name_only() -> None:
+    with pytest.raises(FlowError, match="a connection is found by its name, not by nothing"):
+        get_connection(None)  # type: ignore[arg-type]
+    with pytest.raises(FlowError, match="without parentheses, on a class"):
+        ematix.connection()
 
 
 def test_what_cannot_be_registered_is_refused() -> None:

@@ -134,10 +134,35 @@ def test_connections_are_declared_in_the_same_namespace() -> None:
 
 @pytest.mark.parametrize("name", ["pipeline", "job", "feature_view", "workflow", "warehouse_pipeline"])
 def test_what_is_not_built_says_so(name: str) -> None:
-    with pytest.raises(NotBuilt, match=f"ematix.{name} "):
+    with pytest.raises(NotBuilt, match=f"ematix.{name} is not built yet in this version"):
         getattr(ematix, name)
 
 
 def test_what_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match='did you mean "streaming_pipeline"'):
         ematix.stream_pipeline  # noqa: B018
+
+
+def test_the_same_file_may_declare_a_pipeline_anew(module: ModuleType) -> None:
+    changed = module.daily_orders.spec.model_copy(update={"idle_pause_ms": 1, "origin": "my_pipelines.py:9"})
+    pipelines.register(changed)
+    typed = changed.model_copy(update={"idle_pause_ms": 2, "origin": "<stdin>:1"})
+    pipelines.register(typed)
+    assert pipelines.declared() == (typed,)
+
+
+def test_a_decorator_without_keywords_is_refused_in_words() -> None:
+    with pytest.raises(DeclarationError, match="the decorator stands without parentheses"):
+
+        @ematix.streaming_pipeline
+        def orders() -> None: ...
+
+    with pytest.raises(DeclarationError, match='found "orders" without a keyword'):
+        ematix.streaming_pipeline("orders", source="in", target="out")
+
+
+def test_the_keys_that_are_allowed_are_told_as_keywords() -> None:
+    with pytest.raises(DeclarationError) as refused:
+        ematix.streaming_pipeline(source="in", target=DUCKDB, target_topic="t", target_table="t")(lambda: None)
+    (problem,) = refused.value.problems
+    assert str(problem) == ("target_topic: has no meaning for duckdb; allowed: target_table, target_primary_key")

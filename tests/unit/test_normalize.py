@@ -189,3 +189,13 @@ def test_mistakes_are_refused(make: Any, message: str) -> None:
 def test_transforms_wrap_a_query(transform: n.FrameTransform, expected: str) -> None:
     assert transform.to_sql("t ; ") == expected
     assert transform.to_sql("t") == expected
+
+
+def test_parameters_have_the_names_of_the_reference() -> None:
+    assert n.regex_replace(pattern="a", repl="b").to_sql("c") == "regexp_replace(c, 'a', 'b')"
+    assert n.parse_numeric(p=6, s=2).to_sql("c") == "try_cast(c AS decimal(6,2))"
+    assert n.default(v=1).to_sql("c") == "coalesce(c, 1)"
+    assert n.nullif(v=1).to_sql("c") == "nullif(c, 1)"
+    assert n.not_null_or(v=1).to_sql("c") == "coalesce(c, 1)"
+    assert n.sql(expr="{col} + 1").to_sql("c") == "(c + 1)"
+    assert n.derive(expr="a + b").to_sql("c") == "(a + b)"

@@ -22,9 +22,10 @@ from ematix_flow.connections import (
     SchemaRegistryConnection,
 )
 from ematix_flow.connections.secret_stores import AwsResolver, GcpResolver, VaultResolver
-from ematix_flow.errors import DeclarationError, MissingExtra, SecretNotFound
+from ematix_flow.errors import DeclarationError, FlowError, MissingExtra, SecretNotFound
 from ematix_flow.model import Declared
 from ematix_flow.secrets import expand, expanded, redact, redact_text, register_resolver, warn_inline_credentials
+from ematix_flow.toml import load_toml
 
 HIDDEN = "hunter2"
 
@@ -304,3 +305,49 @@ def test_what_is_no_credential_causes_no_warning(conn: Connection, tmp_path: Pat
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_inline_credentials(conn, tmp_path / "flow.toml")
+
+
+def test_a_function_may_be_a_resolver() -> None:
+    register_resolver("env2", {"db": "hunter2"}.__getitem__)
+    assert expand("${env2:db}") == "hunter2"
+    with pytest.raises(SecretNotFound, match='it knows no "nobody"'):
+        expand("${env2:nobody}")
+    with pytest.raises(FlowError, match="a function, or an object with resolve"):
+        register_resolver("env2", "db")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('connect("host=h password=abc");', 'connect("host=h password=***");'),
+        ("jdbc:sqlserver://h;password=a;b;encrypt=true", "jdbc:sqlserver://h;password=***;encrypt=true"),
+        ("Got 'token=xyz', then", "Got 'token=***', then"),
+        ('password=a";b c', "password=*** c"),
+    ],
+)
+def test_what_closes_a_text_is_no_part_of_its_secret(text: str, shown: str) -> None:
+    assert redact_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '[state_store]\nkind = "postgres"\nurl = "postgresql://me:hunter2@h/db"',
+        '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "hunter2"',
+    ],
+)
+def test_credentials_beside_the_connections_are_warned_about(tmp_path: Path, table: str) -> None:
+    file = tmp_path / "p.toml"
+    ends = '[source]\nconnection = "in"\n[target]\nconnection = "out"\n'
+    file.write_text(f'pipeline_name = "p"\n{ends}{table}\n')
+    with pytest.warns(UserWarning, match="has credentials in plain text") as warned:
+        load_toml(file)
+    assert "hunter2" not in str(warned[0].message)
+    assert len(warned) == 1
+
+
+def test_a_setting_that_is_only_named_like_a_secret_is_fine(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    ends = '[source]\nconnection = "in"\n[target]\nconnection = "out"\n'
+    file.write_text(f'pipeline_name = "p"\n{ends}[spark.conf]\n"spark.sql.mapKeyDedupPolicy" = "LAST_WIN"\n')
+    load_toml(file)

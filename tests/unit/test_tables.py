@@ -332,3 +332,12 @@ def test_a_definition_can_be_a_field_of_a_model() -> None:
     definition = definition_of()
     assert Holder(definition=definition).definition is definition
     assert Holder.model_json_schema()["properties"]["definition"]
+
+
+def test_a_table_tells_its_schema_name_and_columns() -> None:
+    @table(schema="crm")
+    class CustomerDim:
+        id: Annotated[BigInt, pk(order=1)]
+
+    assert (CustomerDim.__schema__, CustomerDim.__tablename__) == ("crm", "customer_dim")
+    assert [column.name for column in CustomerDim.__columns__] == ["id"]

@@ -231,3 +231,16 @@ def test_whatever_stands_in_place_of_a_value_is_accepted_or_reported(line: str) 
 def test_whatever_stands_in_place_of_a_table_is_reported(table: str, value: object) -> None:
     with pytest.raises(DeclarationError):
         load_toml(text=f'pipeline_name = "p"\n{table} = {written(value)}\n')
+
+
+def test_spark_and_state_store_beside_several_pipelines_are_their_defaults() -> None:
+    ends = "source = { connection = 'in' }\ntarget = { connection = 'out' }\n"
+    first, second = load_toml(
+        text="[spark]\nmaster = 'local[1]'\n[state_store]\nkind = 'in_memory'\n"
+        f"[[pipelines]]\npipeline_name = 'a'\n{ends}"
+        f"[[pipelines]]\npipeline_name = 'b'\n{ends}[pipelines.spark]\nmaster = 'local[2]'\n"
+    )
+    assert (first.spark.master, second.spark.master) == ("local[1]", "local[2]")
+    assert first.state_store.kind == second.state_store.kind == "in_memory"
+    with pytest.raises(DeclarationError, match=r"<text>:2: spark.mastr: unknown key"):
+        load_toml(text=f"[spark]\nmastr = 'local[1]'\n[[pipelines]]\npipeline_name = 'a'\n{ends}")

@@ -135,3 +135,36 @@ def test_declaring_needs_neither_arrow_nor_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_types_of_pyarrow_are_types() -> None:
+    import pyarrow as pa
+
+    row = pa.struct([("a", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"), nullable=False)])
+    handle = udf(row, pa.list_(pa.decimal128(10, 2)), "f")(lambda rows: rows)
+    assert (handle.args, handle.returns) == (("struct<a:bigint,at:timestamp>",), "array<decimal(10,2)>")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("list<item: string>", "array<string>"),
+        ("fixed_size_list<item: int64 not null>[3]", "array<bigint>"),
+        ("timestamp[us, tz=UTC]", "timestamp"),
+        ("timestamp[ms]", "timestamp_ntz"),
+        ("date32[day]", "date"),
+        ("large_string", "string"),
+        ("fixed_size_binary[16]", "binary"),
+        ("decimal128(10, 2)", "decimal(10,2)"),
+        ("map<string, int64, keys_sorted>", "map<string,bigint>"),
+        ("halffloat", "float"),
+    ],
+)
+def test_types_as_arrow_writes_them(name: str, expected: str) -> None:
+    assert spark_type(name) == expected
+
+
+@pytest.mark.parametrize("name", ["time64[us]", "duration[s]", "null", "dictionary<values=string, indices=int32>"])
+def test_a_type_that_spark_does_not_have(name: str) -> None:
+    with pytest.raises(DeclarationError, match="Spark has no type for Arrow's"):
+        spark_type(name)
