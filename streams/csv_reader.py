@@ -105,7 +105,7 @@ def _read_file(path: str, columns: list[str], options: CsvOptions) -> Iterator[d
         size = block.num_rows
         yield {
             **dict(zip(columns, block.columns, strict=True)),
-            FILE: pa.repeat(path, size),
+            FILE: pa.repeat(local.as_uri(), size),
             MALFORMED: pa.nulls(size, pa.string()),
             ROW: pa.array(range(row, row + size), pa.int64()),
         }
@@ -113,7 +113,7 @@ def _read_file(path: str, columns: list[str], options: CsvOptions) -> Iterator[d
     if malformed:
         yield {
             **{name: pa.nulls(len(malformed), pa.string()) for name in columns},
-            FILE: pa.repeat(path, len(malformed)),
+            FILE: pa.repeat(local.as_uri(), len(malformed)),
             MALFORMED: pa.array([bad.text for bad in malformed], pa.string()),
             # Below zero: these lines are not among the rows that were counted above.
             ROW: pa.array([-bad.number for bad in malformed], pa.int64()),

@@ -24,7 +24,9 @@ class Plan:
     """The streaming rows, and the SQL that the runner still has to apply to each batch."""
 
     rows: DataFrame
-    batch_transform: SqlTransform | None
+    batch_transform: SqlTransform | None = None
+    keeps_every_row: bool = False
+    """Each good row becomes one row, so that what was read and what is written need only one count."""
 
 
 def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Plan:
@@ -42,11 +44,11 @@ def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Pla
     if not keep_bad:
         rows = envelope.good(rows)
     if sql is None:
-        return Plan(rows, None)
+        return Plan(rows, keeps_every_row=True)
     transform = SqlTransform(sql, spec.transform.dialect, tuple(payload))
     try:
         if transform.row_wise:
-            return Plan(transform(rows, keep_bad=keep_bad), None)
+            return Plan(transform(rows, keep_bad=keep_bad), keeps_every_row=not transform.filters)
         # Tried on no rows, so that a mistake in it is found now and not in the first batch.
         transform(session.createDataFrame([], rows.drop(envelope.ERROR).schema))
     except PySparkException as error:

@@ -114,7 +114,7 @@ def run_spec(
             source = _open_when_there_is_input(spec, store, session, asked, bounded=bounded)
             if source is not None:
                 planned = plan(spec, source, session)
-                runner = Runner(spec, source, sinks, store, planned.batch_transform, on_batch)
+                runner = Runner(spec, source, sinks, store, planned, on_batch)
                 tally = runner.tally
                 _run(spec, runner, planned.rows, store, asked, bounded=bounded)
         status = "stopped" if asked.is_set() else "success"

@@ -17,9 +17,9 @@ from ematix_flow.state.store import LocalStore
 from ematix_flow.streams import envelope
 from ematix_flow.streams.failures import BadRowError
 from ematix_flow.streams.observed import Counts, Passing, counts_of
+from ematix_flow.streams.query import Plan
 from ematix_flow.streams.sources.base import StreamSource
 from ematix_flow.streams.steps import Stopwatch, reached
-from ematix_flow.streams.transform import SqlTransform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -92,12 +92,11 @@ class Runner:
         source: StreamSource,
         sinks: Mapping[str, Sink],
         store: LocalStore,
-        batch_transform: SqlTransform | None,
+        plan: Plan,
         on_batch: Callable[[BatchReport], None],
     ) -> None:
-        """`batch_transform` is the SQL that has to see a whole batch, if there is any."""
         self._spec, self._source, self._sinks, self._store = spec, source, sinks, store
-        self._batch_transform = batch_transform
+        self._plan = plan
         self._on_batch = on_batch
         self._prepared: StructType | None = None
         self._query: StreamingQuery | None = None
@@ -148,8 +147,8 @@ class Runner:
         if len(self._sinks) > 1:
             rows = self._kept = rows.persist()
         good = envelope.good(rows) if envelope.ERROR in rows.columns else rows
-        if self._batch_transform is not None:
-            good = self._batch_transform(good)
+        if self._plan.batch_transform is not None:
+            good = self._plan.batch_transform(good)
         return Routed(good, rows)
 
     @step
@@ -159,10 +158,11 @@ class Runner:
             for sink in self._sinks.values():
                 sink.prepare(routed.good.schema)
             self._prepared = routed.good.schema
-        passing = Passing(routed.good)
-        staged = {name: sink.stage(passing.rows, batch) for name, sink in self._sinks.items()}
+        passing = None if self._plan.keeps_every_row else Passing(routed.good)
+        rows = passing.rows if passing else routed.good
+        staged = {name: sink.stage(rows, batch) for name, sink in self._sinks.items()}
         self.counts = self._observed()
-        self.good_rows = passing.count()
+        self.good_rows = passing.count() if passing else self.counts.consumed - sum(self.counts.bad.values())
         if self.counts.first_bad is not None and self._spec.transform.on_error == "fail":
             raise self._refusal(self.counts.first_bad)
         return staged

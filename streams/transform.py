@@ -51,6 +51,11 @@ class SqlTransform:
     def row_wise(self) -> bool:
         return self.tree is not None and is_row_wise(self.tree)
 
+    @property
+    def filters(self) -> bool:
+        """Whether a row-wise SELECT leaves rows out."""
+        return self.tree.args.get("where") is not None
+
     def __call__(self, rows: DataFrame, *, keep_bad: bool = False) -> DataFrame:
         """The SELECT over `rows`. With `keep_bad`, only for a row-wise one, tagged rows pass beside the results."""
         hidden = [name for name in (EVENT_TS, ERROR) if name in rows.columns and name not in self.visible]

@@ -61,7 +61,8 @@ class FileSource:
     def arrived(self, position: str) -> datetime | None:
         if self._source.event_time_column is not None:
             return None
-        return datetime.fromtimestamp(_file(position).stat().st_mtime, UTC)
+        file = _file(position)
+        return datetime.fromtimestamp(file.stat().st_mtime, UTC) if file.exists() else None
 
     def place(self, position: str, payload: bytes) -> str:
         file = _file(position)
@@ -91,4 +92,5 @@ class FileSource:
 
 
 def _file(position: str) -> Path:
+    """From `file:///the%20path#...`, as Spark and `Path.as_uri` write it."""
     return Path(unquote(position.rpartition("#")[0]).removeprefix("file://").removeprefix("file:"))

@@ -1,6 +1,7 @@
 """Every file format as source and as target, with its options."""
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from pyarrow import csv, orc
 from pyarrow import parquet as pq
 
+from ematix_flow.streams.failures import BadRowError
 from tests.orders import Orders
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -121,3 +123,16 @@ def test_a_glob_chooses_files(orders: Orders) -> None:
     orders.run(source='query = "0*/*.jsonl"')
 
     assert orders.ids_in_database() == [1, 2]
+
+
+@pytest.mark.parametrize(("form", "line"), [("json_lines", '{"id": "x"}'), ("csv", "x")])
+def test_odd_file_names_are_read_and_named(orders: Orders, form: str, line: str) -> None:
+    file = orders.inbox / "a b%20c #1 ü.txt"
+    file.write_text("id\n" * (form == "csv") + line + "\n", encoding="utf-8")
+
+    orders.run(form=form, schema="id long", on_error="dlq")
+
+    (letter,) = orders.dead_letters()
+    assert (letter.payload, letter.event_ts) == (line.encode(), datetime.fromtimestamp(file.stat().st_mtime, UTC))
+    with pytest.raises(BadRowError, match=re.escape("a b%20c #1 ü.txt line")):
+        orders.run(name="strict", form=form, schema="id long")
