@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 HEAVY = {
     "pyspark",
@@ -29,7 +30,13 @@ print(json.dumps({"seconds": seconds, "loaded": sorted({name.partition(".")[0] f
 
 
 def test_importing_the_declarations_loads_nothing_heavy_and_takes_under_a_second() -> None:
+    # The fastest of three: a first import also writes byte code, and a busy machine may be slow once.
+    reports = [_import() for _ in range(3)]
+    assert HEAVY.isdisjoint(reports[0]["loaded"])
+    assert min(report["seconds"] for report in reports) < 1
+
+
+def _import() -> dict[str, Any]:
     output = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
-    report = json.loads(output)
-    assert HEAVY.isdisjoint(report["loaded"])
-    assert report["seconds"] < 1
+    report: dict[str, Any] = json.loads(output)
+    return report
