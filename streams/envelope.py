@@ -89,6 +89,7 @@ def wrapped(decoded: Decoded, source: str, schema: StructType, event_time_column
             (F.lit(None).cast("timestamp") if declared is None else declared).alias("event_ts"),
             decoded.payload.cast("binary").alias("payload"),
         ),
+        {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"},
     )
     columns = dict(decoded.columns)
     columns.setdefault(EVENT_TS, decoded.arrived if declared is None else declared)

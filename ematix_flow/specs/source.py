@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from ematix_flow.model import Complaint, Declared, check
+from ematix_flow.model import Complaint, check
 from ematix_flow.specs.fields import (
     DELTA_KINDS,
     FILE_KINDS,
     SQL_KINDS,
     Character,
-    ConnectionRef,
     Flag,
     Name,
     Positive,
-    format_complaints,
-    kind_of,
-    with_format,
 )
+from ematix_flow.specs.reading import Reading
 
 # What `query` names, for the kinds that have nothing to read without it.
 _QUERY_MEANS = {
@@ -30,15 +27,13 @@ _QUERY_MEANS = {
 }
 
 
-class Source(Declared):
+class Source(Reading):
     """One input of a pipeline."""
 
     __meant__: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("topic", "queue", "subscription", "stream", "table", "sql"), "query"
     )
 
-    connection: ConnectionRef
-    """Name of a declared connection, or the connection itself."""
     query: str = ""
     """What to read: a topic, a queue, a table or SELECT, or a folder or glob below the path of a file connection."""
     name: Name | None = None
@@ -61,19 +56,6 @@ class Source(Declared):
     """Character that escapes a quote inside a quoted CSV field."""
     csv_null_value: str | None = None
     """Text that stands for NULL in CSV files; an empty field without it."""
-
-    @property
-    def kind(self) -> str | None:
-        """Kind of the connection, or None while it is only known by name."""
-        return kind_of(self.connection)
-
-    @classmethod
-    def completed(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return with_format(given)
-
-    @check
-    def _format_is_known(self) -> Iterator[Complaint]:
-        yield from format_complaints(self.connection)
 
     @check
     def _has_something_to_read(self) -> Iterator[Complaint]:

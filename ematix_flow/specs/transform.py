@@ -13,23 +13,18 @@ from ematix_flow.problems import complain, near, shown
 from ematix_flow.specs.cdc import CDC
 from ematix_flow.specs.fields import (
     SQL_KINDS,
-    ConnectionRef,
     Name,
     Positive,
-    format_complaints,
-    kind_of,
-    with_format,
 )
 from ematix_flow.specs.join import Join
+from ematix_flow.specs.reading import Reading
 from ematix_flow.specs.window import AGGREGATES, Window
 from ematix_flow.udf import AggregateUdf, ScalarUdf
 
 
-class Lookup(Declared):
+class Lookup(Reading):
     """A table that SQL can join, read at the start and again when it is told to."""
 
-    connection: ConnectionRef
-    """Name of a declared connection, or the connection itself."""
     table: Name | None = None
     """Table to read."""
     schema: str = ""  # type: ignore[assignment]
@@ -38,19 +33,6 @@ class Lookup(Declared):
     """How often it is read again; without it, once per start."""
     query: Name | None = None
     """What to read instead of a table: a SELECT, or a folder or glob of a file connection."""
-
-    @property
-    def kind(self) -> str | None:
-        """Kind of the connection, or None while it is only known by name."""
-        return kind_of(self.connection)
-
-    @classmethod
-    def completed(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return with_format(given)
-
-    @check
-    def _format_is_known(self) -> Iterator[Complaint]:
-        yield from format_complaints(self.connection)
 
     @check
     def _table_or_query(self) -> Iterator[Complaint]:

@@ -295,6 +295,15 @@ def test_event_time_of_a_dead_letter_is_the_files_time_when_none_is_declared(ord
     assert letter.position.endswith("a.jsonl#0+0")
 
 
+def test_event_time_of_a_dead_letter_is_the_declared_one_where_it_can_be_read(orders: Orders) -> None:
+    orders.arrive("a.jsonl", [{"id": "x", "at": "2026-01-02T03:04:05.000006Z"}])
+
+    orders.run(on_error="dlq", schema="id long, at timestamp", source='event_time_column = "at"')
+
+    (letter,) = orders.dead_letters()
+    assert letter.event_ts == datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+
+
 def test_state_can_live_in_a_folder_of_its_own(orders: Orders) -> None:
     orders.numbered(range(2))
     place = f'[state_store]\nkind = "local"\npath = "{orders.folder / "state"}"'

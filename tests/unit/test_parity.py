@@ -27,7 +27,6 @@ from ematix_flow import (
 from ematix_flow.connections import Connection
 from ematix_flow.keywords import PLACES, spec_from_keywords
 from ematix_flow.model import Declared
-from ematix_flow.secrets import Discreet
 from ematix_flow.specs import CDCTable, PipelineSpec, SparkSettings, TableRef, Transform
 from ematix_flow.toml import load_toml
 
@@ -331,9 +330,13 @@ def test_no_case_is_left_over() -> None:
 
 
 def test_every_nested_model_is_covered() -> None:
-    declared = [*Declared.__subclasses__(), *Discreet.__subclasses__()]
-    found = {model for model in declared if model.__module__.startswith("ematix_flow.specs")}
+    found = {model for model in _leaves(Declared) if model.__module__.startswith("ematix_flow.specs")}
     assert found == set(MODELS)
+
+
+def _leaves(model: type) -> set[type]:
+    below = model.__subclasses__()
+    return {leaf for child in below for leaf in _leaves(child)} if below else {model}
 
 
 FLAT: dict[str, tuple[Connection, Any]] = {
