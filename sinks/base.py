@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ematix_flow.errors import FlowError
 from ematix_flow.state.fence import Fence
@@ -79,13 +79,12 @@ class SchemaDrift(FlowError):
 
     code = "schema-drift"
 
-    def __init__(self, table: str, differences: list[str], **facts: Any) -> None:
+    def __init__(self, table: str, differences: list[str]) -> None:
         self.table = table
         self.differences = tuple(differences)
         super().__init__(
             f"the rows do not fit table {table}: " + "; ".join(differences),
             next_step="change the transform to produce the table's columns, or alter the table",
-            **facts,
         )
 
 

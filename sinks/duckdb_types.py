@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ematix_flow.errors import FlowError
+
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
@@ -26,8 +28,6 @@ _SIMPLE = {
 
 def column_type(kind: DataType) -> str:
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
-
-    from ematix_flow.errors import FlowError
 
     match kind:
         case DecimalType():

@@ -11,7 +11,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, Problem
@@ -24,6 +24,8 @@ EVENT_TS = "_event_ts"
 ERROR = "_flow_error"
 IS_BAD = f"{ERROR} IS NOT NULL"
 IS_GOOD = f"{ERROR} IS NULL"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,14 @@ class BadRow:
     def read(cls, error: str) -> BadRow:
         """From `_flow_error`."""
         facts = json.loads(error)
-        event_ts = facts.get("event_ts")
+        micros = facts.get("event_micros")
         return cls(
             position=facts["position"],
             source=facts["source"],
             stage=facts["stage"],
             code=facts["code"],
             message=facts.get("message"),
-            event_ts=datetime.fromisoformat(event_ts) if event_ts else None,
+            event_ts=None if micros is None else _EPOCH + timedelta(microseconds=micros),
             payload=base64.b64decode(facts.get("payload") or ""),
         )
 
@@ -86,10 +88,9 @@ def wrapped(decoded: Decoded, source: str, schema: StructType, event_time_column
             F.lit(decoded.code).alias("code"),
             decoded.message.alias("message"),
             # Without a declared time the source is asked, once per bad row, when it arrived.
-            (F.lit(None).cast("timestamp") if declared is None else declared).alias("event_ts"),
+            (F.lit(None).cast("long") if declared is None else F.unix_micros(declared)).alias("event_micros"),
             decoded.payload.cast("binary").alias("payload"),
         ),
-        {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"},
     )
     columns = dict(decoded.columns)
     columns.setdefault(EVENT_TS, decoded.arrived if declared is None else declared)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from ematix_flow.streams.decode import DECODERS
 from ematix_flow.streams.envelope import wrapped
 from ematix_flow.streams.reasons import why_bad_json
 from ematix_flow.streams.sources.base import SourceNotFound
-from ematix_flow.streams.sources.listing import is_pattern, line_of, sizes, visible_files
+from ematix_flow.streams.sources.listing import average_sizes, is_pattern, line_of, visible_files
 from ematix_flow.streams.sources.schemas import fixed_schema
 
 if TYPE_CHECKING:
@@ -76,19 +75,18 @@ class FileSource:
         """Spark never splits a file over two batches, and limits a batch either by files or by bytes: rows are turned
         into bytes, and bytes into files, with the sizes of the files that are there at the start."""
         files, rows, size = self._source.max_files_per_batch, self._source.max_rows_per_batch, self._batch_bytes
-        if rows is not None:
-            row_size, _ = sizes(visible_files(self._path), self.payload_format)
-            if not row_size:
-                # Nothing to measure yet.
-                return {"maxFilesPerTrigger": 1}
-            size = min(size or sys.maxsize, max(1, round(rows * row_size)))
-        if size is None:
-            return {} if files is None else {"maxFilesPerTrigger": files}
-        if files is not None:
-            _, file_size = sizes(visible_files(self._path), self.payload_format)
-            if files * file_size < size:
-                return {"maxFilesPerTrigger": files}
-        return {"maxBytesPerTrigger": size}
+        if rows is None and (files is None or size is None):
+            given = {"maxFilesPerTrigger": files, "maxBytesPerTrigger": size}
+            return {option: limit for option, limit in given.items() if limit is not None}
+        row_size, file_size = average_sizes(visible_files(self._path), self.payload_format)
+        if not row_size:
+            # Nothing to measure yet.
+            return {"maxFilesPerTrigger": files if files is not None and rows is None else 1}
+        limits = [] if rows is None else [max(1, round(rows * row_size))]
+        smallest = min(limits if size is None else [*limits, size])
+        if files is not None and files * file_size < smallest:
+            return {"maxFilesPerTrigger": files}
+        return {"maxBytesPerTrigger": smallest}
 
 
 def _file(position: str) -> Path:

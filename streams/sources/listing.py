@@ -29,7 +29,7 @@ def folder_columns(path: str) -> set[str]:
     return {folder.partition("=")[0] for folder in folders if "=" in folder}
 
 
-def sizes(files: Iterable[Path], form: str) -> tuple[float, float]:
+def average_sizes(files: Iterable[Path], form: str) -> tuple[float, float]:
     """Average bytes of a row, and of a file, over the first few files; zeros if there is nothing to measure."""
     sizes, rows, measured = [], 0, 0
     for file in islice(files, _SAMPLED_FILES):

@@ -55,6 +55,16 @@ def test_batches_take_about_so_many_rows(orders: Orders) -> None:
     assert len(orders.ids_in_database()) == 400
 
 
+def test_batches_take_about_so_many_bytes(orders: Orders) -> None:
+    orders.numbered(*(range(100 * i, 100 * (i + 1)) for i in range(4)))
+    one_file = (orders.inbox / "3.jsonl").stat().st_size
+    limit = f"batch_bytes = {2 * one_file}\n"
+
+    assert run_pipeline(config_str=limit + orders.toml(), bounded=True).batches == 2
+    files = limit + orders.toml(name="by_files", source="max_files_per_batch = 1")
+    assert run_pipeline(config_str=files, bounded=True).batches == 4
+
+
 def test_the_transform_sees_the_stream_as_source(orders: Orders) -> None:
     orders.numbered(range(6))
 
