@@ -41,7 +41,7 @@ from ematix_flow.triggers import AllOf, AnyOf
 from ematix_flow.udf import udaf, udf
 
 if TYPE_CHECKING:
-    from ematix_flow.streams.run import run_pipeline, run_streaming_pipeline
+    from ematix_flow.ops.api import run_pipeline, run_streaming_pipeline
 
 __all__ = [
     "CDC",
@@ -89,7 +89,7 @@ __all__ = [
     "udf",
 ]
 
-_RUNTIME = "ematix_flow.streams.run"
+_RUNTIME = "ematix_flow.ops.api"
 
 
 def __getattr__(name: str) -> Any:

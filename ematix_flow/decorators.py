@@ -32,7 +32,7 @@ class StreamingPipeline:
     def __call__(self, **options: Any) -> RunResult:
         """Run it; the options are those of `run_pipeline`: bounded, flush, metrics_port, spark."""
         # By name, because declarations know nothing of the runtime and importing them must not load Spark.
-        result: RunResult = importlib.import_module("ematix_flow.streams.run").run_spec(self.spec, **options)
+        result: RunResult = importlib.import_module("ematix_flow.ops.api").run_declared(self.spec, **options)
         return result
 
     def __repr__(self) -> str:

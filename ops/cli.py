@@ -12,6 +12,7 @@ from itertools import pairwise
 import click
 
 from ematix_flow.ops.commands.connections import connections_command
+from ematix_flow.ops.commands.dlq import dlq_command
 from ematix_flow.ops.commands.doctor import doctor_command
 from ematix_flow.ops.commands.init import init_command
 from ematix_flow.ops.commands.listing import list_command
@@ -79,8 +80,8 @@ def flow(context: click.Context, debug: bool, verbose: bool, log_format: Format)
 
 
 for command in (
-    init_command, list_command, validate_command, run_command, consume_command, connections_command, doctor_command,
-    schema_command,
+    init_command, list_command, validate_command, run_command, consume_command, dlq_command, connections_command,
+    doctor_command, schema_command,
 ):  # fmt: skip
     flow.add_command(command)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -16,33 +19,54 @@ if TYPE_CHECKING:
 # Steps that took less say nothing about where the time went.
 _WORTH_TELLING_SECONDS = 0.01
 _SET_ASIDE = {"drop": "dropped", "dlq": "set aside", "fail": "bad"}
+_REDRAW_SECONDS = 0.5
+# Long enough to even out the batches, short enough to show that nothing comes any more.
+_RATE_OVER_SECONDS = 10.0
 
 
 class Progress:
     """With JSON logs it is silent: there each batch is an event of the log."""
 
-    def __init__(self, spec: PipelineSpec, settings: Settings) -> None:
+    def __init__(self, spec: PipelineSpec, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._name, self._on_error = spec.name, spec.transform.on_error
         self._stderr = settings.stderr
         self._silent = settings.log_format == "json"
-        self._live = self._stderr.is_terminal and not settings.verbose
-        self._began = time.monotonic()
-        self._batches = self._rows = 0
+        self._live = self._stderr.is_terminal and not settings.verbose and not self._silent
+        self._clock = clock
+        self._began = clock()
+        self._batches = self._rows = self._bad = 0
+        self._recent: deque[tuple[float, int]] = deque()
+        self._note = self._latest = ""
+        # The batches come from Spark's thread, the clock from ours.
+        self._lock = threading.Lock()
+        self._over = threading.Event()
 
     def __enter__(self) -> Self:
         self.note("starting Spark ...")
+        if self._live:
+            threading.Thread(target=self._redraw, name="progress", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live:
-            self._stderr.clear()
+        with self._lock:
+            self._over.set()
+            if self._live:
+                self._stderr.clear()
+
+    def tell(self, text: str) -> None:
+        """A line that stays."""
+        if not self._silent:
+            self._stderr.line(f"{self._name}: {text}")
 
     def note(self, text: str) -> None:
-        if not self._silent:
-            say = self._stderr.live if self._live else self._stderr.line
-            say(f"{self._name}: {text}")
+        """What is going on; on a terminal, until the next batch."""
+        if self._live:
+            self._note = text
+            self._draw()
+        else:
+            self.tell(text)
 
     def batch(self, report: BatchReport) -> None:
         if self._silent:
@@ -50,13 +74,33 @@ class Progress:
         if not self._live:
             self._stderr.line(batch_line(report, self._on_error))
             return
-        self._batches += 1
-        self._rows += report.consumed
-        speed = self._rows / max(time.monotonic() - self._began, 0.001)
-        self._stderr.live(
-            f"{self._name}: {counted(self._batches, 'batch')}, {counted(self._rows, 'row')}, {speed:,.0f} rows/s; "
-            f"{batch_line(report, self._on_error)}"
-        )
+        with self._lock:
+            self._batches += 1
+            self._rows += report.consumed
+            self._bad += sum(report.bad.values())
+            self._recent.append((self._clock(), report.consumed))
+            self._note, self._latest = "", _time(report)
+        self._draw()
+
+    def _redraw(self) -> None:
+        while not self._over.wait(_REDRAW_SECONDS):
+            self._draw()
+
+    def _draw(self) -> None:
+        with self._lock:
+            if not self._over.is_set():
+                self._stderr.live(f"{self._name}: {self._note or self._counts()}")
+
+    def _counts(self) -> str:
+        now = self._clock()
+        while self._recent and self._recent[0][0] < now - _RATE_OVER_SECONDS:
+            self._recent.popleft()
+        seconds = max(min(_RATE_OVER_SECONDS, now - self._began), 0.001)
+        speed = sum(rows for _, rows in self._recent) / seconds
+        parts = [counted(self._batches, "batch"), counted(self._rows, "row"), f"{speed:,.0f} rows/s"]
+        if self._bad:
+            parts.append(f"{self._bad:,} {_SET_ASIDE[self._on_error]}")
+        return f"{', '.join(parts)}; last {self._latest}"
 
 
 def batch_line(report: BatchReport, on_error: str) -> str:
@@ -64,6 +108,10 @@ def batch_line(report: BatchReport, on_error: str) -> str:
     parts = [counted(report.consumed, "row"), f"{sum(report.written.values()):,} written"]
     if bad := sum(report.bad.values()):
         parts.append(f"{bad:,} {_SET_ASIDE[on_error]}")
+    return f"{report.pipeline} batch {report.number}: {', '.join([*parts, _time(report)])}"
+
+
+def _time(report: BatchReport) -> str:
+    """`0.41 s (stage 0.30, apply 0.05)`."""
     slow = ", ".join(f"{step} {took:.2f}" for step, took in report.seconds.items() if took >= _WORTH_TELLING_SECONDS)
-    parts.append(f"{sum(report.seconds.values()):.2f} s{f' ({slow})' if slow else ''}")
-    return f"{report.pipeline} batch {report.number}: {', '.join(parts)}"
+    return f"{sum(report.seconds.values()):.2f} s{f' ({slow})' if slow else ''}"

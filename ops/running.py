@@ -9,10 +9,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ematix_flow.config import resolve_connection
-from ematix_flow.errors import FlowError
+from ematix_flow.ops.java import java_died
 from ematix_flow.ops.output import as_json, by_name, counted, table
 from ematix_flow.ops.progress import Progress
+from ematix_flow.ops.serving import watched
 from ematix_flow.ops.settings import Settings
+from ematix_flow.ops.supervisor import may_pass
 from ematix_flow.result import RunResult
 from ematix_flow.sinks.opening import sink_type
 from ematix_flow.specs import PipelineSpec
@@ -27,15 +29,31 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def run(spec: PipelineSpec, settings: Settings, *, bounded: bool, flush: bool = True) -> RunResult:
+def run(
+    spec: PipelineSpec,
+    settings: Settings,
+    *,
+    bounded: bool,
+    flush: bool = True,
+    metrics_port: int | None = None,
+    restarts: int = 0,
+) -> RunResult:
     """Until the input is done (`bounded`), or until SIGTERM or SIGINT: then the batch in progress is finished first."""
-    _refuse_what_cannot_run(spec)
-    with asked_to_stop() as stop, Progress(spec, settings) as progress:
+    refuse_what_cannot_run(spec)
+    port = spec.metrics_port if metrics_port is None else metrics_port
+    with (
+        asked_to_stop() as stop,
+        watched(spec, port, restarts=restarts) as watch,
+        Progress(spec, settings) as progress,
+    ):
+        if watch.url is not None:
+            progress.tell(f"metrics on {watch.url}")
         # After the signals: loading takes a moment, and a signal must not be lost in it.
         from ematix_flow.streams.run import run_spec
 
         def on_batch(report: BatchReport) -> None:
             _log.info("batch", extra=_batch_facts(report))
+            watch.batch(report)
             progress.batch(report)
 
         def tell() -> None:
@@ -47,9 +65,15 @@ def run(spec: PipelineSpec, settings: Settings, *, bounded: bool, flush: bool = 
         threading.Thread(target=tell, daemon=True).start()
         _log.info("started", extra={"pipeline": spec.name, "bounded": bounded, "pid": os.getpid()})
         try:
-            result = run_spec(spec, bounded=bounded, flush=flush, on_batch=on_batch, stop=stop)
-        except FlowError as error:
-            _log.info("ended", extra={"pipeline": spec.name, "status": "failed", "code": error.code})
+            result = run_spec(
+                spec, bounded=bounded, flush=flush, on_batch=on_batch, on_step=watch.health.step, stop=stop
+            )
+        except Exception as error:
+            failure = java_died() if may_pass(error) else None
+            code = getattr(failure or error, "code", "unexpected")
+            _log.info("ended", extra={"pipeline": spec.name, "status": "failed", "code": code})
+            if failure is not None:
+                raise failure from error
             raise
         finally:
             over.set()
@@ -57,7 +81,7 @@ def run(spec: PipelineSpec, settings: Settings, *, bounded: bool, flush: bool = 
     return result
 
 
-def _refuse_what_cannot_run(spec: PipelineSpec) -> None:
+def refuse_what_cannot_run(spec: PipelineSpec) -> None:
     """At once, before Spark is started for nothing."""
     known = spec.with_connections(resolve_connection)
     refuse_what_is_not_built(known)

@@ -1,4 +1,4 @@
-"""What every target is: capabilities as data, and three calls in the order of the commit protocol."""
+"""What every target is: capabilities as data, and a few calls in the order of the commit protocol."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+ROW = "_flow_row"
+"""Hidden column of staged rows: a number that a repeated batch gives to the same row."""
+EVENT_TIME = "_flow_event_ts"
+"""Hidden column of rows for merge and scd2: when the row happened."""
+ORDER = "_flow_order"
+"""Hidden column beside it: which of two rows of the same time came later. Any type that Spark can compare."""
+HIDDEN = (ROW, EVENT_TIME, ORDER)
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What a target can do. Callers decide by these values and never by a target's name."""
@@ -27,6 +36,8 @@ class Capabilities:
     """The strategies it applies: append, truncate, merge, scd2."""
     visibility: str
     """In words, what a reader may see while a batch is being applied."""
+    refuses: bool = False
+    """Constraints of the target may refuse single rows, which `refusals` finds."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +74,21 @@ class Applied:
 class Sink(Protocol):
     capabilities: ClassVar[Capabilities]
 
-    def prepare(self, schema: StructType) -> None:
-        """Before the first batch and whenever the schema changes: create the table or check that it fits."""
+    def prepare(self, schema: StructType) -> StructType:
+        """Before the first batch and whenever the schema changes: create the table, or check that it fits. Gives the
+        columns that rows must have when they are staged, as the target holds them; the runner casts rows to these, and
+        a row that cannot be cast or is NULL where it must not be never reaches the target."""
 
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
-        """Step 3, one Spark job. May be called again for the same batch and must then forget the first call."""
+        """Step 3, one Spark job: the columns of `prepare`, and those of `HIDDEN` that the target needs. May be called
+        again for the same batch and must then forget the first call."""
+
+    def refusals(self, staged: Staged, batch: Batch) -> dict[int, str]:
+        """The staged rows (by `ROW`) that the target does not accept, with the reason. Changes nothing."""
 
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
-        """Step 5, all or nothing. If the fence is there it does nothing and says so. A failure leaves the batch to be
-        planned again with the same rows."""
+        """Step 5, all or nothing. If the fence is there it does nothing and says so. Rows that the target does not
+        accept raise `TargetRefused`. A failure leaves the batch to be planned again with the same rows."""
 
 
 class SchemaDrift(FlowError):

@@ -2,106 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import DuckDBConnection
 from ematix_flow.errors import FlowError
-from ematix_flow.sinks.base import Applied, Batch, Capabilities, SchemaDrift, Staged, TargetRefused, TargetUnavailable
-from ematix_flow.sinks.duckdb_types import column_type
+from ematix_flow.sinks import duckdb_types
+from ematix_flow.sinks.base import Staged
+from ematix_flow.sinks.database import Database, DatabaseSink, first_line
+from ematix_flow.sinks.drift import TableColumn, drift
+from ematix_flow.sinks.tables import literal, quoted
 from ematix_flow.specs import Target
-from ematix_flow.state.fence import Fence
 
 if TYPE_CHECKING:
-    import duckdb
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
-_FENCES = """
-CREATE TABLE IF NOT EXISTS _ematix_flow_fences (
-    pipeline VARCHAR, target VARCHAR, generation VARCHAR, batch BIGINT, applied_at TIMESTAMPTZ DEFAULT now(),
-    PRIMARY KEY (pipeline, target)
-)"""
 
 # A person looking into the file with the DuckDB shell holds its lock; that passes.
 _LOCK_PATIENCE_SECONDS = 30.0
 
 
-class DuckDBSink:
-    capabilities = Capabilities(
-        fenced=True,
-        transactional=True,
-        modes=frozenset({"append"}),
-        visibility="a batch appears whole, with its fence, in one transaction",
-    )
+class DuckDBSink(DatabaseSink):
+    product = "DuckDB"
+    types = duckdb_types.TYPES
 
     def __init__(self, target: Target, connection: DuckDBConnection, name: str) -> None:
-        assert target.table is not None, "the spec has been checked"
-        if connection.path == ":memory:":
-            raise FlowError(
-                f"target {name}: an in-memory DuckDB is empty again when the batch ends",
-                next_step="give the connection a file as its path",
-            )
-        self._path = connection.path
-        self._name = name
-        self._schema = target.table.schema or "main"
-        self._table = f"{_quoted(self._schema)}.{_quoted(target.table.name)}"
-        self._primary_key = target.table.primary_key
-        self._bare_name = target.table.name
+        super().__init__(target, connection.path, name)
 
-    def prepare(self, schema: StructType) -> None:
-        columns = {field.name: column_type(field.dataType) for field in schema.fields}
-        with self._open() as db:
-            db.execute(_FENCES)
-            db.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(self._schema)}")
-            found = self._columns(db)
-            if not found:
-                db.execute(self._create(columns))
-            else:
-                self._check(columns, found)
-
-    def stage(self, rows: DataFrame, batch: Batch) -> Staged:
-        folder = batch.scratch(self._name)
-        rows.write.mode("overwrite").option("compression", "snappy").parquet(str(folder))
-        return Staged(folder, tuple(rows.columns))
-
-    def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
-        import duckdb
-
-        try:
-            return self._apply(staged, batch, fence)
-        except (duckdb.DataError, duckdb.IntegrityError, duckdb.ProgrammingError) as error:
-            raise TargetRefused(
-                f"DuckDB refuses the rows of batch {batch.number} for table {self._name}: {_first_line(error)}",
-                next_step="correct the rows in the transform, or the table; nothing of the batch was written",
-            ) from error
-
-    def _apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
-        files = [str(p) for p in sorted(staged.folder.glob("part-*.parquet"))]
-        with self._open() as db:
-            db.begin()
-            found = db.execute(
-                "SELECT generation, batch FROM _ematix_flow_fences WHERE pipeline = ? AND target = ?",
-                [fence.pipeline, fence.target],
-            ).fetchone()
-            if found and fence.passed(*found):
-                db.rollback()
-                return Applied(done=False)
-            if files:
-                columns = ", ".join(map(_quoted, staged.columns))
-                db.execute(f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM read_parquet(?)", [files])
-            db.execute(
-                "INSERT OR REPLACE INTO _ematix_flow_fences (pipeline, target, generation, batch) VALUES (?, ?, ?, ?)",
-                [fence.pipeline, fence.target, fence.generation, fence.batch],
-            )
-            batch.reached("apply/before-commit")
-            db.commit()
-        shutil.rmtree(staged.folder)
-        return Applied(done=True)
-
-    def _open(self) -> duckdb.DuckDBPyConnection:
-        """Opened for each batch: a file that is held open for months could not be read by anyone else."""
+    def _open(self) -> Database:
         import duckdb
 
         deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
@@ -109,47 +37,91 @@ class DuckDBSink:
             try:
                 db = duckdb.connect(self._path)
             except duckdb.IOException as error:
-                if "lock" not in str(error).lower():
+                if not _is_lock(error):
                     raise FlowError(
-                        f"DuckDB cannot open {self._path}: {_first_line(error)}",
+                        f"DuckDB cannot open {self._path}: {first_line(error)}",
                         next_step="check the path and its permissions",
                     ) from error
                 if time.monotonic() > deadline:
-                    raise TargetUnavailable(
-                        f"another process holds the lock of {self._path}: {_first_line(error)}",
-                        next_step="close the other program; the batch is tried again",
-                    ) from error
+                    raise self._failure(error) from error
                 time.sleep(0.1)
             else:
                 db.execute("SET TimeZone = 'UTC'")
                 return db
 
-    def _columns(self, db: duckdb.DuckDBPyConnection) -> dict[str, str]:
-        rows = db.execute(
-            "SELECT column_name, data_type FROM information_schema.columns "
-            "WHERE table_catalog = current_database() AND table_schema = ? AND table_name = ?",
-            [self._schema, self._bare_name],
+    def _located(self, db: Database) -> str:
+        return f"{self._within(db)}.{quoted(self._ref.name)}"
+
+    def _within(self, db: Database) -> str:
+        """With the database's name, because a schema may have the same one."""
+        (database,) = db.execute("SELECT current_database()").fetchone()
+        return f"{quoted(database)}.{quoted(self._schema)}"
+
+    def _columns(self, db: Database) -> list[TableColumn]:
+        found = db.execute(
+            "SELECT column_name, is_nullable, column_default IS NOT NULL FROM duckdb_columns() "
+            "WHERE database_name = current_database() "
+            "AND lower(schema_name) = lower(?) AND lower(table_name) = lower(?) ORDER BY column_index",
+            (self._schema, self._ref.name),
         ).fetchall()
-        return dict(rows)
-
-    def _create(self, columns: dict[str, str]) -> str:
-        parts = [f"{_quoted(name)} {kind}" for name, kind in columns.items()]
-        if self._primary_key:
-            parts.append(f"PRIMARY KEY ({', '.join(map(_quoted, self._primary_key))})")
-        return f"CREATE TABLE {self._table} ({', '.join(parts)})"
-
-    def _check(self, columns: dict[str, str], found: dict[str, str]) -> None:
-        known = {name.lower() for name in found}
-        missing = [
-            f"column {name} ({kind}) is not in the table" for name, kind in columns.items() if name.lower() not in known
+        types = self._types(db) if found else []
+        return [
+            TableColumn(name, duckdb_types.spark_type(kind), nullable, has_default, kind=str(kind))
+            for (name, nullable, has_default), kind in zip(found, types, strict=True)
         ]
-        if missing:
-            raise SchemaDrift(self._table.replace('"', ""), missing)
+
+    def _types(self, db: Database) -> list[Any]:
+        return [column[1] for column in db.execute(f"SELECT * FROM {self._located(db)} LIMIT 0").description]
+
+    def _create(self, db: Database, statement: str, primary_key: Sequence[str]) -> None:
+        db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._within(db)}")
+        db.execute(statement)
+
+    def _widen(self, db: Database, column: TableColumn) -> None:
+        import duckdb
+
+        kind = self.types.named(column)
+        try:
+            db.execute(f"ALTER TABLE {self._located(db)} ALTER COLUMN {quoted(column.name)} TYPE {kind}")
+        except duckdb.Error as error:
+            difference = f"column {column.name} has to become {kind}, which DuckDB refuses: {first_line(error)}"
+            raise drift(self._ref.full_name, [difference]) from error
+
+    def _encoded(self, rows: DataFrame) -> DataFrame:
+        return rows
+
+    def _source(self, db: Database, staged: Staged) -> str:
+        """Read in place; each value is cast to its column, so that it is compared as what it will be."""
+        files = sorted(staged.folder.glob("part-*.parquet"))
+        types = {column.name.lower(): column.kind for column in self._columns(db)}
+        columns = ", ".join(
+            f"CAST({quoted(name)} AS {types[name.lower()]}) AS {quoted(name)}"
+            if name.lower() in types
+            else quoted(name)
+            for name in staged.columns
+        )
+        if not files:
+            return f"(SELECT * FROM {self._located(db)} LIMIT 0)"
+        return f"(SELECT {columns} FROM read_parquet([{', '.join(literal(str(file)) for file in files)}]))"
+
+    def _driver_error(self) -> type[Exception]:
+        import duckdb
+
+        return duckdb.Error
+
+    def _refusal(self, error: Exception) -> bool:
+        import duckdb
+
+        return isinstance(error, duckdb.DataError | duckdb.IntegrityError | duckdb.InvalidInputException)
+
+    def _busy(self, error: Exception) -> bool:
+        """A lock of another process, or a conflict with another pipeline of this one."""
+        import duckdb
+
+        return isinstance(error, duckdb.TransactionException) or _is_lock(error)
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _is_lock(error: Exception) -> bool:
+    import duckdb
 
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    return isinstance(error, duckdb.IOException) and "lock" in str(error).lower()

@@ -50,8 +50,9 @@ class FilesSink:
         self._partition_by = target.partition_by
         self._hidden = self._root / "_flow"
 
-    def prepare(self, schema: StructType) -> None:
+    def prepare(self, schema: StructType) -> StructType:
         durable.make(self._hidden)
+        return schema
 
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
         folder = self._note(batch, "staged")
@@ -59,6 +60,9 @@ class FilesSink:
         writer = rows.write.format(_SPARK_FORMAT.get(self._format, self._format)).options(**self._options)
         writer.partitionBy(*self._partition_by).save(str(folder))
         return Staged(folder)
+
+    def refusals(self, staged: Staged, batch: Batch) -> dict[int, str]:
+        return {}
 
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
         mark, note = self._note(batch, "fence.json"), self._note(batch, "applying.json")

@@ -7,11 +7,18 @@ from typing import Any
 from ematix_flow.config import connect, resolve_connection
 from ematix_flow.errors import NotBuilt
 from ematix_flow.sinks.base import Sink
+from ematix_flow.sinks.delta import DeltaSink
 from ematix_flow.sinks.duckdb import DuckDBSink
 from ematix_flow.sinks.files import FilesSink
+from ematix_flow.sinks.sqlite import SQLiteSink
 from ematix_flow.specs import Target
 
-SINKS: dict[str, Any] = {"duckdb": DuckDBSink, "object_store_local": FilesSink}
+SINKS: dict[str, Any] = {
+    "duckdb": DuckDBSink,
+    "sqlite": SQLiteSink,
+    "delta_local": DeltaSink,
+    "object_store_local": FilesSink,
+}
 
 
 def open_sink(target: Target, name: str) -> Sink:
@@ -24,6 +31,7 @@ def sink_type(target: Target) -> Any:
     kind = resolve_connection(target.connection).kind
     if kind not in SINKS:
         raise NotBuilt(f"target {kind!r}", instead=f"targets built so far: {', '.join(SINKS)}")
-    if target.mode not in SINKS[kind].capabilities.modes:
-        raise NotBuilt(f"mode {target.mode!r} on {kind!r}", instead='use mode = "append"')
+    modes = SINKS[kind].capabilities.modes
+    if target.mode not in modes:
+        raise NotBuilt(f"mode {target.mode!r} on {kind!r}", instead=f"modes built so far: {', '.join(sorted(modes))}")
     return SINKS[kind]

@@ -13,14 +13,10 @@ def not_built(spec: PipelineSpec) -> list[str]:
         "[transform.window]": transform.window,
         "[transform.join]": transform.join,
         "[transform.cdc]": transform.cdc,
-        "[transform.lookups]": transform.lookups,
-        "udfs": transform.udfs or transform.aggregate_udfs,
+        "aggregate_udfs": transform.aggregate_udfs,
         "more than one source": len(spec.sources) > 1,
         f"state store {spec.state_store.kind!r}": spec.state_store.kind not in {"local", "in_memory"},
         "dead_letter_topic": spec.dead_letter_topic,
-        "metrics_port": spec.metrics_port is not None,
-        "on_drift": any(target.on_drift != "error" for target in spec.targets),
-        "a declared table class as target": any(t.table is not None and t.table.definition for t in spec.targets),
     }
     return [part for part, declared in parts.items() if declared]
 

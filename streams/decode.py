@@ -6,48 +6,87 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.specs import Source
+from ematix_flow.streams import catalyst
 from ematix_flow.streams.csv_reader import FILE, MALFORMED, ROW, CsvOptions, csv_rows, raw_schema
-from ematix_flow.streams.envelope import Decoded
+from ematix_flow.streams.envelope import Carried, Decoded, as_bytes, as_json_bytes
 from ematix_flow.streams.sources.listing import folder_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.streaming.readwriter import DataStreamReader
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
-Decoder = Callable[["DataStreamReader", str, "StructType", Source], Decoded]
+Decoder = Callable[["DataStreamReader", str, "StructType", Source, Carried], Decoded]
 
 _CORRUPT = "_flow_corrupt"
+_LINE, _JSON = "value", "_flow_json"
 
 
-def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
-    """Spark gives a line that does not fit the schema back whole, byte for byte."""
+def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: Source, carried: Carried) -> Decoded:
+    """Spark gives a line that does not fit the schema back whole, byte for byte. Where good lines may have to be kept,
+    too, they are read as text and parsed from there, which takes a fifth longer."""
     from pyspark.sql import functions as F
-    from pyspark.sql.types import StringType, StructType
+    from pyspark.sql.types import StringType, StructField, StructType
 
-    options = {"columnNameOfCorruptRecord": _CORRUPT, "lineSep": "\n"}
-    with_corrupt = StructType([*schema.fields]).add(_CORRUPT, StringType())
-    columns = _by_name(schema)
+    options = {"columnNameOfCorruptRecord": _CORRUPT}
+    lines = reader.option("lineSep", "\n")
+    folders = _folders(path, schema)
+    in_line = StructType([StructField(f.name, without_decimals(f.dataType)) for f in schema.fields if f not in folders])
+    in_line = in_line.add(_CORRUPT, StringType())
+    if carried.payload:
+        text = lines.format("text").schema(StructType([StructField(_LINE, StringType()), *folders])).load(path)
+        # Spark's JSON source gives no row for an empty line, either.
+        rows = text.where(F.trim(_LINE) != "").withColumn(_JSON, F.from_json(_LINE, in_line, options))
+        corrupt, payload, parsed = F.col(f"{_JSON}.{_CORRUPT}"), F.col(_LINE), f"{_JSON}."
+    else:
+        rows = lines.options(**options).format("json").schema(StructType([*in_line.fields, *folders])).load(path)
+        corrupt, payload, parsed = F.col(_CORRUPT), F.col(_CORRUPT), ""
+    columns, wrong = _by_name(schema), corrupt.isNotNull()
+    for field in in_line.fields[:-1]:
+        found = F.col(f"{parsed}`{field.name}`")
+        columns[field.name] = found
+        if (declared := schema[field.name].dataType) != field.dataType:
+            # Strict, but tried: an array of which one element is no decimal is no array of decimals.
+            columns[field.name] = catalyst.column(catalyst.tried(catalyst.expression(found.cast(declared))))
+            wrong |= found.isNotNull() & columns[field.name].isNull()
     whole = F.to_json(F.struct(*columns.values()))
     return Decoded(
-        rows=reader.options(**options).format("json").schema(with_corrupt).load(path),
+        rows=rows,
         columns=columns,
         arrived=F.col("_metadata.file_modification_time"),
-        wrong=F.col(_CORRUPT).isNotNull(),
+        order=_file_order(),
+        wrong=wrong,
         code="bad-json",
         # NULL, but it names every column: Spark does not even parse what nobody asks for, and whether a row is bad
         # must not depend on who asks.
         message=F.when(whole.isNull(), whole),
         position=_block(),
-        payload=F.col(_CORRUPT),
+        payload=payload,
     )
 
 
-def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
+def without_decimals(kind: DataType) -> DataType:
+    """With texts in their place: Spark's JSON parser takes minutes for the decimal 1e99999999, its cast of a text does
+    not."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StringType, StructField, StructType
+
+    match kind:
+        case DecimalType():
+            return StringType()
+        case ArrayType():
+            return ArrayType(without_decimals(kind.elementType))
+        case MapType():
+            return MapType(kind.keyType, without_decimals(kind.valueType))
+        case StructType():
+            return StructType([StructField(f.name, without_decimals(f.dataType)) for f in kind.fields])
+    return kind
+
+
+def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source, carried: Carried) -> Decoded:
     """Columns are matched by the header's names, so that files may differ in order and have columns we do not know."""
     from pyspark.sql import functions as F
 
-    folders = [field for field in schema.fields if field.name in folder_columns(path)]
+    folders = _folders(path, schema)
     listing = reader.format("binaryFile").schema(_listing_schema(folders)).load(path).drop("content", "length")
     in_file = [field for field in schema.fields if field not in folders]
     names = [field.name for field in in_file]
@@ -57,16 +96,24 @@ def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source)
         rows=listing.mapInArrow(csv_rows(names, CsvOptions.of(source)), raw_schema(names, listing)),
         columns={field.name: F.col(f"`{field.name}`").try_cast(field.dataType) for field in schema.fields},
         arrived=F.col("modificationTime"),
+        order=F.struct("modificationTime", FILE, ROW),
         wrong=message.isNotNull(),
         code="bad-csv",
         message=message,
         position=F.concat_ws("#", FILE, ROW),
-        payload=F.coalesce(MALFORMED, F.to_csv(F.struct(*[F.col(f"`{name}`") for name in names]))),
+        payload=F.struct(MALFORMED, *[F.col(f"`{name}`") for name in names]),
     )
 
 
+def csv_bytes(payload: Column) -> Column:
+    """The line as it was, where it could not be cut into fields; otherwise its fields, written as CSV again."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(payload[MALFORMED], F.to_csv(payload.dropFields(MALFORMED))).cast("binary")
+
+
 def _columnar(form: str) -> Decoder:
-    def read(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
+    def read(reader: DataStreamReader, path: str, schema: StructType, source: Source, carried: Carried) -> Decoded:
         """A file that is not of its format fails as a whole: no row of it can be told apart."""
         from pyspark.sql import functions as F
 
@@ -75,11 +122,12 @@ def _columnar(form: str) -> Decoder:
             rows=reader.format(form).schema(schema).load(path),
             columns=columns,
             arrived=F.col("_metadata.file_modification_time"),
+            order=_file_order(),
             wrong=F.lit(False),
             code=f"bad-{form}",
             message=F.lit(None).cast("string"),
             position=_block(),
-            payload=F.to_json(F.struct(*columns.values())),
+            payload=F.struct(*columns.values()),
         )
 
     return read
@@ -91,6 +139,15 @@ DECODERS: dict[str, Decoder] = {
     "parquet": _columnar("parquet"),
     "orc": _columnar("orc"),
 }
+RENDERED: dict[str, Callable[[Column], Column]] = {
+    "json_lines": as_bytes,
+    "csv": csv_bytes,
+    "parquet": as_json_bytes,
+    "orc": as_json_bytes,
+}
+"""How the payload of each format becomes the bytes that are kept."""
+EXACT_POSITIONS = frozenset({"csv"})
+"""Formats whose rows have a number of their own; others only know the block of the file that a row lies in."""
 
 
 def csv_reader_options(source: Source) -> dict[str, Any]:
@@ -105,11 +162,28 @@ def _by_name(schema: StructType) -> dict[str, Column]:
     return {name: F.col(f"`{name}`") for name in schema.fieldNames()}
 
 
+def _folders(path: str, schema: StructType) -> list[StructField]:
+    """The columns that stand in the names of folders, not in the files."""
+    names = folder_columns(path)
+    return [field for field in schema.fields if field.name in names]
+
+
 def _block() -> Column:
     """Not from `_metadata`, whose columns Spark copies into every row as soon as one of them is named."""
     from pyspark.sql import functions as F
 
     return F.expr("concat(input_file_name(), '#', input_file_block_start())")
+
+
+def _file_order() -> Column:
+    """Files in order of their time, as batches take them, then by place in the file."""
+    from pyspark.sql import functions as F
+
+    return F.struct(
+        F.col("_metadata.file_modification_time").alias("time"),
+        F.input_file_name().alias("file"),
+        F.input_file_block_start().alias("block"),
+    )
 
 
 def _listing_schema(folders: list[StructField]) -> StructType:

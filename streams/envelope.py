@@ -1,20 +1,23 @@
-"""What travels beside the columns of the payload: when a row happened, and what is wrong with it.
+"""What travels beside the columns of the payload: when a row happened, where it came from, and what is wrong with it.
 
-`_event_ts` is usable by name but not part of `*`. `_flow_error` is NULL for a good row; for a bad one it holds
-everything its dead letter needs. Bad rows are tagged, never raised; the runner splits by the tag. Nothing else is made
-for each good row, because on the way of millions of them every byte counts.
+`_event_ts` is usable by name but not part of `*`. Columns that begin with `_flow_` are ours alone. `_flow_error` is NULL
+for a good row; for a bad one it holds everything its dead letter needs. Bad rows are tagged, never raised; the runner
+splits by the tag. What only some pipelines need is carried only there, because on the way of millions of rows every
+byte counts.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, Problem
+from ematix_flow.sinks.base import EVENT_TIME, ORDER
+from ematix_flow.specs import PipelineSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -22,10 +25,44 @@ if TYPE_CHECKING:
 
 EVENT_TS = "_event_ts"
 ERROR = "_flow_error"
+POSITION = "_flow_position"
+PAYLOAD = "_flow_payload"
 IS_BAD = f"{ERROR} IS NOT NULL"
 IS_GOOD = f"{ERROR} IS NULL"
+OURS = "_flow_"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What this pipeline needs to know of each row beyond its columns."""
+
+    position: bool = False
+    """Where it came from: to tell of a row that fails, or to keep it."""
+    payload: bool = False
+    """Its original bytes: to keep a row that fails."""
+    order: bool = False
+    """When it happened and which came later: to find the last one of a key."""
+
+    @classmethod
+    def by(cls, spec: PipelineSpec) -> Carried:
+        return cls(
+            position=spec.transform.on_error != "drop",
+            payload=spec.transform.on_error == "dlq",
+            order=any(target.mode in {"merge", "scd2"} for target in spec.targets),
+        )
+
+
+def as_bytes(payload: Column) -> Column:
+    return payload.cast("binary")
+
+
+def as_json_bytes(payload: Column) -> Column:
+    """For a payload that is a struct of columns."""
+    from pyspark.sql import functions as F
+
+    return F.to_json(payload).cast("binary")
 
 
 @dataclass(frozen=True)
@@ -38,12 +75,15 @@ class Decoded:
     """The payload's columns, in the order of the schema."""
     arrived: Column
     """When the source received the row."""
+    order: Column
+    """Which of two rows came later, as far as the source can tell without counting them."""
     wrong: Column
-    """Whether the row cannot be read; the rest is looked at only then."""
+    """Whether the row cannot be read; code and message are looked at only then."""
     code: str
     message: Column
     position: Column
     payload: Column
+    """The row as the source has it: its bytes, or a struct of its columns. `Origin.rendered` makes bytes of it."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +104,8 @@ class BadRow:
         facts = json.loads(error)
         micros = facts.get("event_micros")
         return cls(
-            position=facts["position"],
-            source=facts["source"],
+            position=facts.get("position", ""),
+            source=facts.get("source", ""),
             stage=facts["stage"],
             code=facts["code"],
             message=facts.get("message"),
@@ -74,53 +114,89 @@ class BadRow:
         )
 
 
-def wrapped(decoded: Decoded, source: str, schema: StructType, event_time_column: str | None) -> DataFrame:
-    """Decoded rows as the rest of the pipeline sees them: the payload's columns, `_event_ts`, `_flow_error`."""
+@dataclass(frozen=True)
+class Origin:
+    """What is the same for all rows of a source, and belongs into the error of any of them."""
+
+    source: str
+    rendered: Callable[[Column], Column] = as_bytes
+
+    def error(self, rows: DataFrame, stage: str, code: Column, message: Column) -> Column:
+        """The text of `_flow_error` for a row that failed after it was wrapped."""
+        from pyspark.sql import functions as F
+
+        carried = {
+            POSITION: {"position": F.col(POSITION), "source": F.lit(self.source)},
+            PAYLOAD: {"payload": self.rendered(F.col(PAYLOAD))},
+            EVENT_TIME: {"event_micros": F.unix_micros(EVENT_TIME)},
+        }
+        known = [facts for column, facts in carried.items() if column in rows.columns]
+        return _error(stage, code, {"message": message}, *known)
+
+
+def wrapped(
+    decoded: Decoded, origin: Origin, carried: Carried, schema: StructType, event_time_column: str | None
+) -> DataFrame:
+    """Decoded rows as the rest of the pipeline sees them: the payload's columns, `_event_ts`, and what is ours."""
     from pyspark.sql import functions as F
 
-    declared = _event_time(decoded, source, schema, event_time_column)
-    # A text, because an empty struct costs every good row a tenth of its time and an empty text nothing.
-    error = F.to_json(
-        F.struct(
-            decoded.position.alias("position"),
-            F.lit(source).alias("source"),
-            F.lit("decode").alias("stage"),
-            F.lit(decoded.code).alias("code"),
-            decoded.message.alias("message"),
-            # Without a declared time the source is asked, once per bad row, when it arrived.
-            (F.lit(None).cast("long") if declared is None else F.unix_micros(declared)).alias("event_micros"),
-            decoded.payload.cast("binary").alias("payload"),
-        ),
-    )
+    declared = _event_time(decoded, origin.source, schema, event_time_column)
+    moment = decoded.arrived if declared is None else declared[1]
+    known: dict[str, Column] = {}
+    if carried.position:
+        known = {"position": decoded.position, "source": F.lit(origin.source)}
+        known["payload"] = origin.rendered(decoded.payload)
+        # Without a declared time the source is asked, once per bad row, when it arrived.
+        known["event_micros"] = F.lit(None).cast("long") if declared is None else F.unix_micros(moment)
+
+    def error(stage: str, code: str, message: Column) -> Column:
+        return _error(stage, F.lit(code), {**known, "message": message})
+
+    wrong = F.when(decoded.wrong, error("decode", decoded.code, decoded.message))
+    if declared is not None and carried.order:
+        message = _no_time(declared[0], decoded.columns[declared[0]])
+        wrong = wrong.when(moment.isNull(), error("event_time", "no-event-time", message))
     columns = dict(decoded.columns)
-    columns.setdefault(EVENT_TS, decoded.arrived if declared is None else declared)
-    return decoded.rows.select(
-        *[column.alias(name) for name, column in columns.items()], F.when(decoded.wrong, error).alias(ERROR)
-    )
+    columns.setdefault(EVENT_TS, moment)
+    columns[ERROR] = wrong
+    if carried.position:
+        columns[POSITION] = decoded.position
+    if carried.payload:
+        columns[PAYLOAD] = decoded.payload
+    if carried.order or (carried.payload and declared is not None):
+        columns[EVENT_TIME] = moment
+    if carried.order:
+        columns[ORDER] = decoded.order
+    return decoded.rows.select(*[column.alias(name) for name, column in columns.items()])
+
+
+def _error(stage: str, code: Column, *known: Mapping[str, Column]) -> Column:
+    """A text, because an empty struct costs every good row a tenth of its time and an empty text nothing."""
+    from pyspark.sql import functions as F
+
+    facts = {name: value for some in known for name, value in some.items()}
+    return F.to_json(F.struct(F.lit(stage).alias("stage"), code.alias("code"), *[v.alias(n) for n, v in facts.items()]))
 
 
 def good(rows: DataFrame) -> DataFrame:
     return rows.where(IS_GOOD).drop(ERROR)
 
 
-def bad(rows: DataFrame) -> DataFrame:
-    """The errors of the tagged rows, each with a number that makes its position its own.
-
-    Lines of one block of a file share their position, because Spark's text reader does not count them. Blocks are cut
-    at the same bytes every time, so the row number within the batch is the same when the batch is repeated.
-    """
-    from pyspark.sql import functions as F
-
-    return rows.select(F.monotonically_increasing_id().alias("number"), ERROR).where(IS_BAD)
-
-
-def _event_time(decoded: Decoded, source: str, schema: StructType, declared: str | None) -> Column | None:
+def _event_time(decoded: Decoded, source: str, schema: StructType, declared: str | None) -> tuple[str, Column] | None:
+    """The column that the event time comes from, and the time."""
     names = list(decoded.columns)
     if declared is not None and declared not in names:
         problem = Problem(f"source {source!r} event_time_column", f'found "{declared}"', allowed=", ".join(names))
         raise DeclarationError("event time", [problem])
     name = declared or (EVENT_TS if EVENT_TS in names else None)
-    return None if name is None else as_timestamp(decoded.columns[name], schema[name].dataType)
+    return None if name is None else (name, as_timestamp(decoded.columns[name], schema[name].dataType))
+
+
+def _no_time(name: str, column: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    unreadable = F.concat(F.lit(f'column {name}: cannot read "'), column.cast("string"), F.lit('" as a time'))
+    return F.coalesce(unreadable, F.lit(f"column {name}: there is no event time"))
 
 
 def as_timestamp(column: Column, kind: DataType) -> Column:

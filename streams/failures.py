@@ -18,7 +18,8 @@ class BadRowError(FlowError):
         self.stage, self.position, self.reason = stage, position, reason
         more = f" (and {others} more in this batch)" if others else ""
         super().__init__(
-            f"a row failed in {stage}: {position}: {reason}{more}; nothing of its batch was written",
+            f"a row failed in {stage}: {position + ': ' if position else ''}{reason}{more}; "
+            "nothing of its batch was written",
             next_step='correct the input, or set on_error = "dlq" to keep such rows aside or "drop" to count them',
         )
 
@@ -60,8 +61,8 @@ def explained(error: BaseException, step: str, batch: int) -> FlowError:
     """The `FlowError` for whatever ended a batch."""
     if isinstance(error, FlowError):
         return error
-    condition, words = spark_words(error)
-    if condition in _ROW_CONDITIONS:
+    words = spark_words(error)[1]
+    if is_of_a_row(error):
         return TransformFailed(
             f"batch {batch}: a row failed in the transform: {words}",
             next_step="guard the expression, for example with try_cast or try_divide",
@@ -70,6 +71,11 @@ def explained(error: BaseException, step: str, batch: int) -> FlowError:
         f"batch {batch} failed in step {step}: {words}",
         next_step="the batch is planned again when the pipeline runs next; `flow --debug ...` shows the whole error",
     )
+
+
+def is_of_a_row(error: BaseException) -> bool:
+    """Whether a value of some row is to blame."""
+    return spark_words(error)[0] in _ROW_CONDITIONS
 
 
 def spark_words(error: BaseException) -> tuple[str, str]:

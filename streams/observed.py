@@ -1,59 +1,87 @@
-"""Counts taken while the rows of a batch pass, so that counting never needs a second look at them."""
+"""Counts taken while the rows of a batch pass, and the bad rows among them, so that neither needs a second look."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.streams.envelope import ERROR, BadRow
+from ematix_flow.streams.envelope import ERROR, IS_BAD
+from ematix_flow.streams.tagging import KEEP
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 _METRIC = "flow"
 
+# The errors of a batch come to the driver with its counts, up to so many and so long ones: at most 100 MB.
+# What is beyond is read from the batch a second time, in bounded memory.
+_ERRORS_COLLECTED = 50_000
+_ERROR_BYTES = 2_048
+
 
 @dataclass(frozen=True)
-class Counts:
-    consumed: int = 0
-    bad: dict[str, int] = field(default_factory=dict)
-    """By stage."""
-    first_bad: BadRow | None = None
+class Seen:
+    """What passed one place of a batch."""
 
+    rows: int = 0
+    kept: int = 0
+    """Good rows that a filter did not leave out."""
+    bad: int = 0
+    errors: tuple[str, ...] = ()
+    """Their `_flow_error`, or as many as could be collected."""
 
-def observed(rows: DataFrame) -> DataFrame:
-    """Three cheap aggregates: each one more is paid for every row."""
-    from pyspark.sql import functions as F
-
-    return rows.observe(
-        _METRIC,
-        F.count(F.lit(1)).alias("consumed"),
-        F.count(ERROR).alias("decode"),
-        F.min(ERROR).alias("first"),
-    )
+    @property
+    def complete(self) -> bool:
+        return len(self.errors) == self.bad
 
 
 class Passing:
-    """Rows that are counted while a target stages them."""
+    """Rows of a batch that are counted while they are staged."""
 
     def __init__(self, rows: DataFrame) -> None:
         from pyspark.sql import Observation
-        from pyspark.sql import functions as F
 
-        self._seen = Observation()
-        self.rows = rows.observe(self._seen, F.count(F.lit(1)).alias("rows"))
+        self._observation = Observation()
+        self.rows = rows.observe(self._observation, *_metrics(rows))
 
-    def count(self) -> int:
-        return int(self._seen.get["rows"])
+    def seen(self) -> Seen:
+        return _seen(self._observation.get)
 
 
-def counts_of(query: StreamingQuery) -> Counts:
+def observed(rows: DataFrame) -> DataFrame:
+    """The rows of a streaming plan; `seen_by` tells what passed."""
+    return rows.observe(_METRIC, *_metrics(rows))
+
+
+def seen_by(query: StreamingQuery) -> Seen:
     """What was observed in the batch that runs now. Spark reports it publicly only after the batch is committed, which
     is too late to refuse it; the execution in progress knows it as soon as the rows have passed."""
     execution = query._jsq.streamingQuery().lastExecution()  # noqa: SLF001
-    metrics: dict[str, Any] = json.loads(execution.observedMetrics().apply(_METRIC).json())
-    if not metrics["decode"]:
-        return Counts(metrics["consumed"])
-    return Counts(metrics["consumed"], {"decode": metrics["decode"]}, BadRow.read(metrics["first"]))
+    return _seen(json.loads(execution.observedMetrics().apply(_METRIC).json()))
+
+
+def seen_among(rows: DataFrame) -> Seen:
+    """By reading the rows once more."""
+    passing = Passing(rows)
+    passing.rows.write.format("noop").mode("overwrite").save()
+    return passing.seen()
+
+
+def _metrics(rows: DataFrame) -> list[Column]:
+    """Few and cheap: each one is paid for every row."""
+    from pyspark.sql import functions as F
+
+    counts = [F.count(F.lit(1)).alias("rows"), F.count(ERROR).alias("bad")]
+    if KEEP in rows.columns:
+        counts.append(F.count_if(F.col(KEEP) & F.col(ERROR).isNull()).alias("kept"))
+    short = f"CASE WHEN length({ERROR}) <= {_ERROR_BYTES} THEN {ERROR} END"
+    return [*counts, F.expr(f"min_by({short}, CASE WHEN {IS_BAD} THEN 1 END, {_ERRORS_COLLECTED})").alias("errors")]
+
+
+def _seen(metrics: dict[str, Any]) -> Seen:
+    rows, bad = metrics["rows"], metrics["bad"]
+    errors = tuple(error for error in metrics.get("errors") or () if error is not None)
+    # A row that cannot be read is not kept, and one on which the filter fails is not, either.
+    return Seen(rows, metrics.get("kept", rows - bad), bad, errors)

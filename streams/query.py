@@ -2,60 +2,52 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.streams import envelope
+from ematix_flow.streams.envelope import ERROR, EVENT_TS, Carried
 from ematix_flow.streams.failures import spark_words
 from ematix_flow.streams.observed import observed
 from ematix_flow.streams.sources.base import StreamSource
-from ematix_flow.streams.transform import BadSql, SqlTransform
+from ematix_flow.streams.transform import BadSql, SqlTransform, Transformed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+BatchTransform = Callable[["DataFrame", Mapping[str, "DataFrame"]], "DataFrame"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The streaming rows, and the SQL that the runner still has to apply to each batch."""
+    """The streaming rows, bad ones tagged, and the SQL that the runner still has to apply to the good rows of a batch."""
 
     rows: DataFrame
-    batch_transform: SqlTransform | None = None
-    keeps_every_row: bool = False
-    """Each good row becomes one row, so that what was read and what is written need only one count."""
+    batch_transform: BatchTransform | None = None
 
 
 def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Plan:
-    """Read, decode, transform. Bad rows travel on only if they are to be kept; otherwise they are counted and left."""
-    from pyspark.errors import PySparkException
-
-    keep_bad = spec.transform.on_error == "dlq"
-    rows = source.read(session)
-    sql = spec.transform.sql
-    payload = source.payload_schema.fieldNames()
-    if envelope.EVENT_TS not in payload and envelope.EVENT_TS not in (sql or "").lower():
+    """Read, decode, transform, count."""
+    rows = source.read(session, Carried.by(spec))
+    payload, sql = source.payload_schema.fieldNames(), spec.transform.sql
+    if EVENT_TS not in payload and not re.search(rf"\b{EVENT_TS}\b", sql or "", re.IGNORECASE):
         # Counting keeps Spark from leaving out what nobody asks for.
-        rows = rows.drop(envelope.EVENT_TS)
-    rows = observed(rows)
-    if not keep_bad:
-        rows = envelope.good(rows)
+        rows = rows.drop(EVENT_TS)
     if sql is None:
-        return Plan(rows, keeps_every_row=True)
-    transform = SqlTransform(sql, spec.transform.dialect, tuple(payload))
-    try:
-        if transform.row_wise:
-            return Plan(transform(rows, keep_bad=keep_bad), keeps_every_row=not transform.filters)
-        # Tried on no rows, so that a mistake in it is found now and not in the first batch.
-        transform(session.createDataFrame([], rows.drop(envelope.ERROR).schema))
-    except PySparkException as error:
-        raise BadSql(
-            f"Spark refuses the transform: {spark_words(error)[1]}", next_step="correct the transform"
-        ) from error
-    return Plan(rows, transform)
+        return Plan(observed(rows))
+    transform = SqlTransform(sql, spec.transform.dialect, tuple(payload), source.origin)
+
+    def over_a_batch(good: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
+        return _with_room_for_errors(_understood(transform, good, lookups))
+
+    if spec.transform.lookups:
+        return Plan(observed(rows), over_a_batch)
+    # Also for a SELECT that is applied per batch: a mistake in it is found now and not in the first batch.
+    transformed = _understood(transform, rows, {})
+    return Plan(observed(transformed.rows)) if transformed.row_wise else Plan(observed(rows), over_a_batch)
 
 
 def start(
@@ -65,3 +57,20 @@ def start(
     if bounded:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{spec.trigger_interval_ms or 0} milliseconds").start()
+
+
+def _understood(transform: SqlTransform, rows: DataFrame, lookups: Mapping[str, DataFrame]) -> Transformed:
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        return transform(rows, lookups)
+    except (AnalysisException, ParseException) as error:
+        words = f"Spark refuses the transform: {spark_words(error)[1]}"
+        raise BadSql(words, next_step="correct the transform") from error
+
+
+def _with_room_for_errors(transformed: Transformed) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    rows = transformed.rows
+    return rows if transformed.tagged else rows.withColumn(ERROR, F.lit(None).cast("string"))

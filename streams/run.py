@@ -5,30 +5,32 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 
 from ematix_flow.config import resolve_connection
-from ematix_flow.errors import UsageError
-from ematix_flow.keywords import Keywords, spec_from_keywords
 from ematix_flow.result import RunResult
 from ematix_flow.sinks.opening import open_sink
-from ematix_flow.specs import PipelineSpec, SparkSettings
+from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.store import LocalStore, open_store
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.failures import explained, spark_errors_in_words
+from ematix_flow.streams.functions import register
+from ematix_flow.streams.lookups import Lookups
+from ematix_flow.streams.needs import jar_groups_of
 from ematix_flow.streams.query import plan, start
 from ematix_flow.streams.runner import BatchReport, Drained, Runner, Tally
 from ematix_flow.streams.session import session_for
 from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
 from ematix_flow.streams.stopping import asked_to_stop
-from ematix_flow.toml import load_toml
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+IsIdle = Callable[[], bool]
+OpenSource = Callable[[PipelineSpec, int, LocalStore, "SparkSession"], StreamSource]
 
 _log = logging.getLogger(__name__)
 
@@ -36,98 +38,70 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 
 
-def run_pipeline(
-    config: str | PathLike[str] | None = None,
-    config_str: str | None = None,
-    *,
-    pipeline: str | None = None,
-    bounded: bool = False,
-    flush: bool = True,
-    metrics_port: int | None = None,
-    spark: SparkSession | None = None,
-) -> RunResult:
-    """Run a pipeline that is declared in TOML, from a file or from text.
-
-    `pipeline` chooses one of several in the file. With `bounded`, the run ends when the input that existed at the
-    start is done; calling it again goes on from the checkpoint.
-    """
-    if (config is None) == (config_str is None):
-        raise UsageError(
-            "run_pipeline takes a file or a text, and exactly one of them", next_step="pass config= or config_str="
-        )
-    specs = load_toml(config, config_str)
-    return run_spec(choose(specs, pipeline), bounded=bounded, flush=flush, metrics_port=metrics_port, spark=spark)
-
-
-def run_streaming_pipeline(  # type: ignore[misc]  # `spark` is also the keyword for the settings of a session
-    *,
-    bounded: bool = False,
-    flush: bool = True,
-    spark: SparkSession | SparkSettings | Mapping[str, Any] | None = None,
-    **declaration: Unpack[Keywords],
-) -> RunResult:
-    """Run a pipeline that is declared by keywords, the same as those of `@ematix.streaming_pipeline`.
-
-    `spark` is a session to run in, or the settings to make one from.
-    """
-    if isinstance(spark, SparkSettings | Mapping):
-        return run_spec(spec_from_keywords(**declaration, spark=spark), bounded=bounded, flush=flush)
-    return run_spec(spec_from_keywords(**declaration), bounded=bounded, flush=flush, spark=spark)
-
-
-def choose(specs: tuple[PipelineSpec, ...], name: str | None) -> PipelineSpec:
-    if name is None and len(specs) == 1:
-        return specs[0]
-    for spec in specs:
-        if spec.name == name:
-            return spec
-    known = ", ".join(spec.name for spec in specs)
-    found = "the file declares several pipelines" if name is None else f"the file declares no pipeline {name!r}"
-    raise UsageError(f"{found}: {known}", next_step="name one of them with pipeline=")
-
-
 def run_spec(
     spec: PipelineSpec,
     *,
     bounded: bool = False,
     flush: bool = True,
-    metrics_port: int | None = None,
     spark: SparkSession | None = None,
+    store: LocalStore | None = None,
+    opening: OpenSource = open_source,
     on_batch: Callable[[BatchReport], None] = lambda _: None,
+    on_step: Callable[[str, int], None] = lambda _step, _batch: None,
+    on_start: Callable[[IsIdle], None] = lambda _is_idle: None,
     stop: threading.Event | None = None,
 ) -> RunResult:
     """Run a frozen spec until its input is done (`bounded`), a signal arrives, or `stop` is set.
 
-    `flush` closes open windows at the end of a bounded run; without an operator there are none.
+    `flush` closes open windows at the end of a bounded run; without an operator there are none. `store` and `opening`
+    take the place of the declared ones; a store that is given stays open. `on_start` is told how to find out whether
+    the pipeline has nothing to do.
     """
     began = time.monotonic()
-    if metrics_port is not None:
-        spec = spec.model_copy(update={"metrics_port": metrics_port})
     spec = spec.with_connections(resolve_connection)
     refuse_what_is_not_built(spec)
     sinks = {name: open_sink(target, name) for name, target in zip(spec.target_names, spec.targets, strict=True)}
     tally = Tally()
-    with closing(open_store(spec)) as store, asked_to_stop(stop) as asked:
+    with _opened(spec, store) as memory, asked_to_stop(stop) as asked:
         polling = {"spark.sql.streaming.pollingDelay": f"{spec.idle_pause_ms}ms"}
-        session = session_for(spec.spark, spark=spark, conf=polling)
+        session = session_for(spec.spark, spark=spark, conf=polling, jar_groups=jar_groups_of(spec))
         with spark_errors_in_words():
-            source = _open_when_there_is_input(spec, store, session, asked, bounded=bounded)
-            if source is not None:
-                planned = plan(spec, source, session)
-                runner = Runner(spec, source, sinks, store, planned, on_batch)
+            opened = _open_when_there_is_input(spec, opening, memory, session, asked, on_start, bounded=bounded)
+            if opened is not None:
+                register(spec.transform.udfs, session)
+                lookups = Lookups(spec.transform.lookups, memory, session)
+                planned = plan(spec, opened, session)
+                runner = Runner(spec, opened, sinks, memory, planned, lookups, on_batch, on_step)
                 tally = runner.tally
-                _run(spec, runner, planned.rows, store, asked, bounded=bounded)
+                _run(spec, runner, planned.rows, memory, asked, on_start, bounded=bounded)
         status = "stopped" if asked.is_set() else "success"
     return _result(spec, tally, status, time.monotonic() - began)
 
 
+@contextmanager
+def _opened(spec: PipelineSpec, given: LocalStore | None) -> Iterator[LocalStore]:
+    if given is not None:
+        yield given
+        return
+    with closing(open_store(spec)) as store:
+        yield store
+
+
 def _run(
-    spec: PipelineSpec, runner: Runner, rows: DataFrame, store: LocalStore, asked: threading.Event, *, bounded: bool
+    spec: PipelineSpec,
+    runner: Runner,
+    rows: DataFrame,
+    store: LocalStore,
+    asked: threading.Event,
+    on_start: Callable[[IsIdle], None],
+    *,
+    bounded: bool,
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
     query = start(spec, rows, runner, str(store.checkpoint), bounded=bounded)
     runner.bind(query)
+    on_start(lambda: str(query.status["message"]).startswith("Waiting"))
     try:
         while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions
             if asked.is_set():
@@ -139,13 +113,21 @@ def _run(
 
 
 def _open_when_there_is_input(
-    spec: PipelineSpec, store: LocalStore, session: SparkSession, asked: threading.Event, *, bounded: bool
+    spec: PipelineSpec,
+    opening: OpenSource,
+    store: LocalStore,
+    session: SparkSession,
+    asked: threading.Event,
+    on_start: Callable[[IsIdle], None],
+    *,
+    bounded: bool,
 ) -> StreamSource | None:
     """Without a schema, a daemon waits for the first input to infer it from; a bounded run has nothing to do."""
     while True:
         try:
-            return open_source(spec, 0, store, session)
+            return opening(spec, 0, store, session)
         except NothingToInfer as error:
+            on_start(lambda: True)
             if bounded or asked.wait(spec.idle_pause_ms / 1000):
                 return None
             _log.info("waiting", extra={"pipeline": spec.name, "reason": error.found})

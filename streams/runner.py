@@ -6,25 +6,25 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from ematix_flow.sinks.base import Batch, Sink, Staged
+from ematix_flow.sinks.base import Batch, Sink
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.state.dead_letters import DeadLetter
 from ematix_flow.state.store import LocalStore
-from ematix_flow.streams import envelope
-from ematix_flow.streams.failures import BadRowError
-from ematix_flow.streams.observed import Counts, Passing, counts_of
+from ematix_flow.streams.bisecting import without_culprits
+from ematix_flow.streams.failures import BadRowError, is_of_a_row
+from ematix_flow.streams.lookups import Lookups
+from ematix_flow.streams.observed import Seen, seen_among, seen_by
 from ematix_flow.streams.query import Plan
+from ematix_flow.streams.set_aside import SetAside, letters
 from ematix_flow.streams.sources.base import StreamSource
 from ematix_flow.streams.steps import Stopwatch, reached
+from ematix_flow.streams.targets import Staging, Targets, wanted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import StructType
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,10 +60,12 @@ class BatchReport:
 
 @dataclass(frozen=True)
 class Routed:
-    """The rows of a batch, split by their tag. Nothing is computed before `stage`."""
+    """The rows of a batch on their way to the targets. Nothing is computed before `stage`."""
 
-    good: DataFrame
-    rows: DataFrame
+    taken: DataFrame
+    """As the streaming plan gives them, bad rows tagged."""
+    produced: DataFrame
+    """What the transform made of the good ones; bad rows tagged again."""
 
 
 class Drained(Exception):
@@ -77,6 +79,7 @@ def step(method: Callable[Concatenate[Runner, Any, P], R]) -> Callable[Concatena
     def timed(self: Runner, batch: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         number = batch.number if isinstance(batch, Batch) else batch
         self.current = (method.__name__, number)
+        self.on_step(method.__name__, number)
         with self.watch.step(method.__name__, number):
             return method(self, batch, *args, **kwargs)
 
@@ -93,20 +96,21 @@ class Runner:
         sinks: Mapping[str, Sink],
         store: LocalStore,
         plan: Plan,
+        lookups: Lookups,
         on_batch: Callable[[BatchReport], None],
+        on_step: Callable[[str, int], None],
     ) -> None:
-        self._spec, self._source, self._sinks, self._store = spec, source, sinks, store
-        self._plan = plan
-        self._on_batch = on_batch
-        self._prepared: StructType | None = None
+        self._spec, self._source, self._store, self._plan, self._lookups = spec, source, store, plan, lookups
+        self._targets = Targets(spec, sinks, source.origin, store, self._set_aside)
+        self._on_batch, self.on_step = on_batch, on_step
+        self._policy = spec.transform.on_error
         self._query: StreamingQuery | None = None
         self._started, self._draining = threading.Event(), threading.Event()
-        self._kept: DataFrame | None = None
         self.tally = Tally()
         self.watch = Stopwatch()
-        self.counts = Counts()
-        self.good_rows = 0
+        self.consumed = self.going = 0
         self.written: dict[str, int] = {}
+        self.bad = SetAside()
         self.current: tuple[str, int] | None = None
         self.failure: BaseException | None = None
 
@@ -114,27 +118,26 @@ class Runner:
         try:
             if self._draining.is_set():
                 raise Drained
+            self.bad = SetAside()
             batch = self.plan(number)
             routed = self.compute(batch, rows)
             staged = self.stage(batch, routed)
             self.save(batch)
             self.apply(batch, staged)
-            self.divert(batch, routed)
+            self.divert(batch)
             self.release(batch)
             self.commit(batch)
         except BaseException as error:
             self.failure = error
             raise
         finally:
-            if self._kept is not None:
-                self._kept.unpersist()
-                self._kept = None
+            self._targets.forget()
 
     @step
     def plan(self, number: int) -> Batch:
         """1. Spark has fixed the offsets of the batch in the checkpoint; open it."""
         return Batch(
-            self._spec.name,
+            self._store.pipeline,
             self._store.generation,
             number,
             scratch=self._store.scratch,
@@ -143,29 +146,19 @@ class Runner:
 
     @step
     def compute(self, batch: Batch, rows: DataFrame) -> Routed:
-        """2. Decode, transform and operator are in `rows`; split it by tag, and keep it if it is needed twice."""
-        if len(self._sinks) > 1:
-            rows = self._kept = rows.persist()
-        good = envelope.good(rows) if envelope.ERROR in rows.columns else rows
-        if self._plan.batch_transform is not None:
-            good = self._plan.batch_transform(good)
-        return Routed(good, rows)
+        """2. Decode and a row-wise transform are in `rows`; any other transform sees the good rows of the batch."""
+        return Routed(rows, self._transformed(batch, wanted(rows)))
 
     @step
-    def stage(self, batch: Batch, routed: Routed) -> dict[str, Staged]:
+    def stage(self, batch: Batch, routed: Routed) -> Staging:
         """3. Every target writes the rows where nobody reads. Under `fail`, a bad row ends the batch here."""
-        if routed.good.schema != self._prepared:
-            for sink in self._sinks.values():
-                sink.prepare(routed.good.schema)
-            self._prepared = routed.good.schema
-        passing = None if self._plan.keeps_every_row else Passing(routed.good)
-        rows = passing.rows if passing else routed.good
-        staged = {name: sink.stage(rows, batch) for name, sink in self._sinks.items()}
-        self.counts = self._observed()
-        self.good_rows = passing.count() if passing else self.counts.consumed - sum(self.counts.bad.values())
-        if self.counts.first_bad is not None and self._spec.transform.on_error == "fail":
-            raise self._refusal(self.counts.first_bad)
-        return staged
+        staging, taken = self._staged(batch, routed)
+        self.consumed, self.going = taken.rows, (staging.seen or taken).kept
+        self.bad.seen(taken, routed.taken)
+        if staging.seen is not None:
+            self.bad.seen(staging.seen, staging.fitted)
+        self._fail_if_asked()
+        return self._targets.settled(batch, staging)
 
     @step
     def save(self, batch: Batch) -> None:
@@ -173,17 +166,17 @@ class Runner:
         self._store.save(batch.number)
 
     @step
-    def apply(self, batch: Batch, staged: Mapping[str, Staged]) -> None:
+    def apply(self, batch: Batch, staging: Staging) -> None:
         """5. One transaction per target, each behind its own fence."""
-        for name, sink in self._sinks.items():
-            applied = sink.apply(staged[name], batch, batch.fence(name))
-            self.written[name] = self.good_rows if applied.done else 0
+        staging, done = self._targets.apply(batch, staging)
+        rows = self.going - len(staging.refused)
+        self.written = {name: rows if name in done else 0 for name in self._spec.target_names}
 
     @step
-    def divert(self, batch: Batch, routed: Routed) -> None:
+    def divert(self, batch: Batch) -> None:
         """6. Dead letters, with ids derived from where the rows came from."""
-        if self.counts.bad and self._spec.transform.on_error == "dlq":
-            self._store.dead_letters.put(map(self._letter, envelope.bad(routed.rows).toLocalIterator()))
+        if self._policy == "dlq":
+            self._store.divert(letters(self._spec.name, self._source, self.bad))
 
     @step
     def release(self, batch: Batch) -> None:
@@ -193,18 +186,13 @@ class Runner:
     @step
     def commit(self, batch: Batch) -> None:
         """8. Returning lets Spark write `commits/N`."""
+        bad = self.bad.by_stage()
         self.tally.batches += 1
-        self.tally.consumed += self.counts.consumed
+        self.tally.consumed += self.consumed
         self.tally.written.update(self.written)
-        outcome = {"drop": self.tally.dropped, "dlq": self.tally.dead}.get(self._spec.transform.on_error)
-        if outcome is not None:
-            outcome.update(self.counts.bad)
+        {"drop": self.tally.dropped, "dlq": self.tally.dead}.get(self._policy, Counter()).update(bad)
         seconds = dict(self.watch.latest)
-        self._on_batch(
-            BatchReport(
-                self._spec.name, batch.number, self.counts.consumed, dict(self.written), self.counts.bad, seconds
-            )
-        )
+        self._on_batch(BatchReport(self._spec.name, batch.number, self.consumed, dict(self.written), bad, seconds))
 
     def bind(self, query: StreamingQuery) -> None:
         """Tell the runner which query it runs in, once that has started."""
@@ -222,32 +210,47 @@ class Runner:
             self._query.awaitTermination(_POLL_SECONDS)  # type: ignore[arg-type]  # it takes fractions
         self._query.stop()
 
-    def _observed(self) -> Counts:
+    def _transformed(self, batch: Batch, good: DataFrame) -> DataFrame:
+        transform = self._plan.batch_transform
+        return good if transform is None else transform(good, self._lookups.tables(batch.number))
+
+    def _staged(self, batch: Batch, routed: Routed) -> tuple[Staging, Seen]:
+        """With what Spark has counted meanwhile, which is right only before the rows are read again."""
+        from pyspark.errors import PySparkException
+
+        counted = self._plan.batch_transform is None
+        try:
+            return self._targets.stage(batch, routed.produced, counted=counted), self._seen_by_spark()
+        except PySparkException as error:
+            if counted or self._policy == "fail" or not is_of_a_row(error):
+                raise
+            # A transform over a whole batch failed on a row, and does not say on which.
+            good, errors = without_culprits(
+                wanted(routed.taken), lambda rows: self._transformed(batch, rows), self._source.origin
+            )
+            if not errors:
+                raise
+            self.bad.found(errors)
+            staging = self._targets.stage(batch, self._transformed(batch, good), counted=False)
+            return staging, seen_among(routed.taken)
+
+    def _set_aside(self, errors: list[str]) -> None:
+        self.bad.found(errors)
+        self._fail_if_asked()
+
+    def _fail_if_asked(self) -> None:
+        if self._policy != "fail" or not self.bad:
+            return
+        first = min(self.bad, key=lambda bad: bad.position)
+        raise BadRowError(
+            stage=first.stage,
+            position=self._source.place(first.position, first.payload) if first.position else "",
+            reason=first.message or self._source.reason(first.payload),
+            others=sum(self.bad.by_stage().values()) - 1,
+        )
+
+    def _seen_by_spark(self) -> Seen:
         # Spark may call with the first batch before `start` has returned the query.
         self._started.wait()
         assert self._query is not None
-        return counts_of(self._query)
-
-    def _refusal(self, bad: envelope.BadRow) -> BadRowError:
-        return BadRowError(
-            stage=bad.stage,
-            position=self._source.place(bad.position, bad.payload),
-            reason=bad.message or self._source.reason(bad.payload),
-            others=sum(self.counts.bad.values()) - 1,
-        )
-
-    def _letter(self, row: Row) -> DeadLetter:
-        number, error = row
-        bad = envelope.BadRow.read(error)
-        return DeadLetter(
-            pipeline=self._spec.name,
-            stage=bad.stage,
-            error_code=bad.code,
-            error=bad.message or self._source.reason(bad.payload),
-            source=bad.source,
-            position=f"{bad.position}+{number}",
-            event_ts=bad.event_ts or self._source.arrived(bad.position),
-            payload_format=self._source.payload_format,
-            payload=bad.payload,
-            failed_at=datetime.now(UTC),
-        )
+        return seen_by(self._query)

@@ -46,6 +46,15 @@ _PER_RUN = {
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.ignoreMissingFiles": "false",
 }
+# Set when the JVM starts, if a pipeline of this process reads or writes Delta tables.
+_DELTA_STATIC = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+# Delta looks at a table's log with a Spark job of 50 tasks; the logs of most tables fit into two.
+_DELTA_PER_RUN = {"spark.databricks.delta.snapshotPartitions": "2"}
+# Settings that hold a list: what the user's `[spark] conf` names is added to ours.
+_LISTS = ("spark.jars", "spark.sql.extensions")
 # Renames within one disk need neither a copy nor an abort protocol.
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -55,6 +64,21 @@ class JavaMissing(FlowError):
 
     code = "java-missing"
     exit_code = 2
+
+
+class DeltaMissing(FlowError):
+    """A pipeline with Delta tables met a Spark session that was started without Delta."""
+
+    code = "delta-missing"
+    exit_code = 2
+
+    def __init__(self) -> None:
+        settings = {"spark.jars": ",".join(map(str, jars({"delta"}))), **_DELTA_STATIC}
+        lines = "\n".join(f"  {key}={value}" for key, value in settings.items())
+        super().__init__(
+            "the Spark session was started without Delta, which cannot be added to it later",
+            next_step="stop it and let the pipeline start its own, or start it with\n" + lines,
+        )
 
 
 def session_for(
@@ -68,15 +92,22 @@ def session_for(
     from pyspark.sql import SparkSession
 
     base = spark or SparkSession.getActiveSession() or _started() or _start(settings, jar_groups)
+    if "delta" in jar_groups and not _has_delta(base):
+        raise DeltaMissing
     session = base.newSession()
     cores = session.sparkContext.defaultParallelism
     per_run = _PER_RUN | {
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
+        **(_DELTA_PER_RUN if "delta" in jar_groups else {}),
     }
     for key, value in (per_run | dict(conf or {}) | _runtime_part(settings.conf, session)).items():
         session.conf.set(key, value)
     return session
+
+
+def _has_delta(session: SparkSession) -> bool:
+    return all(value in (session.conf.get(key, "") or "") for key, value in _DELTA_STATIC.items())
 
 
 def _started() -> SparkSession | None:
@@ -103,7 +134,10 @@ def _start(settings: SparkSettings, jar_groups: Collection[str]) -> SparkSession
     static = _STATIC | (_STATIC_LOCAL if master.startswith("local") else {}) | _logging(log)
     if jar_groups:
         static["spark.jars"] = ",".join(map(str, jars(jar_groups)))
-    for key, value in ({"spark.master": master} | static | dict(settings.conf)).items():
+    if "delta" in jar_groups:
+        static |= _DELTA_STATIC | _DELTA_PER_RUN
+    lists = {key: f"{static[key]},{settings.conf[key]}" for key in _LISTS if key in static and key in settings.conf}
+    for key, value in ({"spark.master": master} | static | dict(settings.conf) | lists).items():
         conf.set(key, value)
     try:
         with log.open("ab") as noise:

@@ -1,18 +1,23 @@
 """The transform: one SQL SELECT over the table `source`, in the user's dialect, run by Spark.
 
-A SELECT that looks at one row at a time becomes part of the streaming plan. Any other (GROUP BY, DISTINCT, ORDER BY,
-window functions, ...) is applied to each batch by itself.
+Spark's own parser and analyzer tell what the SELECT does. Its outer projections and filters are then rebuilt so that
+a row on which one of them fails is tagged. A SELECT that looks at one row at a time becomes part of the streaming plan;
+any other (GROUP BY, DISTINCT, ORDER BY, window functions, joins with lookups) is applied to each batch by itself.
 """
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import FlowError
-from ematix_flow.streams.envelope import ERROR, EVENT_TS, IS_BAD, IS_GOOD
+from ematix_flow.streams import catalyst
+from ematix_flow.streams.catalyst import Expression, Plan
+from ematix_flow.streams.envelope import ERROR, EVENT_TS, OURS, Origin
+from ematix_flow.streams.tagging import KEEP, attempt, tagged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,6 +26,7 @@ SOURCE = "source"
 
 # Spark resolves the name `source` while the plan is built; two pipelines of one process must not do that at once.
 _naming = threading.Lock()
+_CANNOT_FAIL = frozenset({"AttributeReference", "Literal"})
 
 
 class BadSql(FlowError):
@@ -31,47 +37,80 @@ class BadSql(FlowError):
 
 
 @dataclass(frozen=True)
+class Transformed:
+    rows: DataFrame
+    tagged: bool
+    """Rows on which the SELECT fails carry an error, and those it leaves out a mark. Otherwise the rows are only its
+    results, and one row on which it fails is a failure of the whole batch."""
+    row_wise: bool
+    """Each result depends on one row of `source` alone."""
+
+
+@dataclass(frozen=True)
 class SqlTransform:
     sql: str
-    dialect: str = "spark"
-    visible: tuple[str, ...] = ()
+    dialect: str
+    visible: tuple[str, ...]
     """The payload's columns, which `*` means; the payload may have an `_event_ts` of its own."""
+    origin: Origin
 
-    @cached_property
-    def tree(self) -> Any:
-        """The syntax tree, or None for Spark SQL that only Spark's own parser understands."""
-        try:
-            return parsed(self.sql, self.dialect)
-        except BadSql:
-            if self.dialect == "spark":
-                return None
-            raise
+    def __call__(self, rows: DataFrame, lookups: Mapping[str, DataFrame]) -> Transformed:
+        """The SELECT over `rows`, which carry `_flow_error`."""
+        text = self.sql.rstrip().rstrip(";")
+        if self.dialect != "spark":
+            text = str(parsed(self.sql, self.dialect).sql(dialect="spark"))
+        plan = catalyst.inlined(catalyst.analyzed(_selected(text, rows, lookups)))
+        steps, bottom = _outer_steps(plan)
+        carries_errors = sum(attribute.name() == ERROR for attribute in catalyst.items(bottom.output())) == 1
+        if not steps or not carries_errors:
+            return Transformed(_selected(text, self._shown(rows, text), lookups), tagged=False, row_wise=False)
+        result = catalyst.frame(bottom, rows.sparkSession)
+        for step in reversed(steps):
+            result = self._rebuilt(result, step, hidden=self._starred(plan, text, rows) if step is steps[0] else set())
+        return Transformed(result, tagged=True, row_wise=_is_at(bottom, catalyst.analyzed(rows)))
 
-    @cached_property
-    def row_wise(self) -> bool:
-        return self.tree is not None and is_row_wise(self.tree)
+    def _rebuilt(self, rows: DataFrame, step: Plan, hidden: set[int]) -> DataFrame:
+        """One projection or filter of the SELECT, over rows that have all that is ours."""
+        if catalyst.kind(step) == "Filter":
+            return self._filtered(rows, step.condition())
+        attempts, outputs = [], []
+        for number, one in enumerate(catalyst.items(step.projectList())):
+            if number in hidden or one.name().startswith(OURS):
+                continue
+            if catalyst.kind(one) != "Alias" or catalyst.kind(one.child()) in _CANNOT_FAIL:
+                outputs.append(catalyst.column(one))
+            else:
+                attempts.append(attempt(one.child(), one, rows))
+                outputs.append(catalyst.column(one.toAttribute()))
+        return tagged(rows, attempts, outputs, self.origin, "transform")
 
-    @property
-    def filters(self) -> bool:
-        """Whether a row-wise SELECT leaves rows out."""
-        return self.tree.args.get("where") is not None
+    def _filtered(self, rows: DataFrame, condition: Expression) -> DataFrame:
+        """Rows are only marked: they are left out after they were counted."""
+        keep = catalyst.named(catalyst.column(condition).alias(KEEP), rows)
+        others = [catalyst.column(a) for a in catalyst.items(catalyst.analyzed(rows).output()) if not _is_ours(a)]
+        outputs = [*others, catalyst.column(keep.toAttribute())]
+        return tagged(rows, [attempt(condition, keep, rows)], outputs, self.origin, "transform", without=KEEP)
 
-    def __call__(self, rows: DataFrame, *, keep_bad: bool = False) -> DataFrame:
-        """The SELECT over `rows`. With `keep_bad`, only for a row-wise one, tagged rows pass beside the results."""
-        hidden = [name for name in (EVENT_TS, ERROR) if name in rows.columns and name not in self.visible]
-        with _naming:
-            rows.createOrReplaceTempView(SOURCE)
-            try:
-                return rows.sparkSession.sql(self._statement(hidden, keep_bad))
-            finally:
-                rows.sparkSession.catalog.dropTempView(SOURCE)
+    def _starred(self, plan: Plan, text: str, rows: DataFrame) -> set[int]:
+        """Which of the columns of the outermost SELECT are there only because `*` took our `_event_ts` for one."""
+        if EVENT_TS in self.visible:
+            return set()
+        written = catalyst.parsed(rows.sparkSession, text)
+        columns = catalyst.items(plan.projectList())
+        stars = [True]
+        if catalyst.kind(written) == "Project":
+            stars = ["Star" in catalyst.kind(one) for one in catalyst.items(written.projectList())]
+        if True not in stars:
+            return set()
+        first, after_last = stars.index(True), len(columns) - stars[::-1].index(True)
+        return {number for number in range(first, after_last) if columns[number].name() == EVENT_TS}
 
-    def _statement(self, hidden: list[str], keep_bad: bool) -> str:
-        """The user's own text wherever that is enough, so that Spark's messages quote what the user wrote."""
-        if self.dialect == "spark" and not keep_bad and not (hidden and "*" in self.sql):
-            return self.sql.rstrip().rstrip(";")
-        tree = _stars_without(self.tree.copy(), hidden)
-        return str((_carrying(tree) if keep_bad else tree).sql(dialect="spark"))
+    def _shown(self, rows: DataFrame, text: str) -> DataFrame:
+        """Rows for a SELECT that looks at more than one of them, and would take what is ours for content."""
+        hidden = [name for name in rows.columns if name.startswith(OURS)]
+        if EVENT_TS not in self.visible and not re.search(rf"\b{EVENT_TS}\b", text, re.IGNORECASE):
+            hidden.append(EVENT_TS)
+        return rows.drop(*hidden)
 
 
 def parsed(sql: str, dialect: str) -> Any:
@@ -93,59 +132,37 @@ def parsed(sql: str, dialect: str) -> Any:
     return trees[0]
 
 
-def is_row_wise(tree: Any) -> bool:
-    """Whether each result row depends on one row of `source` alone."""
-    from sqlglot import exp
-
-    if not isinstance(tree, exp.Select) or not _reads_source(tree):
-        return False
-    whole_batch = (
-        "with_", "joins", "group", "having", "distinct", "order", "sort", "limit", "offset", "qualify", "laterals"
-    )  # fmt: skip
-    if any(tree.args.get(part) for part in whole_batch):
-        return False
-    # A function that sqlglot does not know may be an aggregate; applied per batch it is right in either case.
-    across_rows = (exp.AggFunc, exp.Window, exp.Query, exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline, exp.Anonymous)
-    return not any(node is not tree and isinstance(node, across_rows) for node in tree.walk())
+def _selected(text: str, rows: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
+    session = rows.sparkSession
+    tables = {SOURCE: rows, **lookups}
+    with _naming:
+        for name, table in tables.items():
+            table.createOrReplaceTempView(name)
+        try:
+            return session.sql(text)
+        finally:
+            for name in tables:
+                session.catalog.dropTempView(name)
 
 
-def _reads_source(select: Any) -> bool:
-    from sqlglot import exp
-
-    origin = select.args.get("from_")
-    tables = [origin.this] if origin else []
-    tables += [join.this for join in select.args.get("joins") or []]
-    return any(isinstance(table, exp.Table) and table.name.lower() == SOURCE for table in tables)
-
-
-def _stars_without(tree: Any, hidden: list[str]) -> Any:
-    """`*` means the payload's columns, wherever it stands for the columns of `source`."""
-    from sqlglot import exp
-
-    for select in tree.find_all(exp.Select):
-        if not _reads_source(select):
-            continue
-        for projection in select.expressions:
-            star = projection.this if isinstance(projection, exp.Column) else projection
-            if isinstance(star, exp.Star):
-                star.set("except_", [*(star.args.get("except_") or []), *map(exp.to_identifier, hidden)])
-    return tree
+def _outer_steps(plan: Plan) -> tuple[list[Plan], Plan]:
+    """The projections and filters at the top of a plan, outermost first, and what they are applied to."""
+    steps: list[Plan] = []
+    while True:
+        kind = catalyst.kind(plan)
+        if kind in {"Project", "Filter"} and plan.subqueries().isEmpty():
+            steps.append(plan)
+        elif kind != "SubqueryAlias":
+            return (steps if steps and catalyst.kind(steps[0]) == "Project" else []), plan
+        plan = plan.child()
 
 
-def _carrying(select: Any) -> Any:
-    """Tagged rows skip every expression and every filter, and keep their error."""
-    from sqlglot import exp, parse_one
+def _is_at(plan: Plan, place: Plan) -> bool:
+    """Whether a plan is nothing but another name for `place`."""
+    while catalyst.kind(plan) in {"SubqueryAlias", "View"}:
+        plan = plan.child()
+    return bool(plan.equals(place))
 
-    carried = []
-    for projection in select.expressions:
-        if projection.find(exp.Star):
-            carried.append(projection)
-            continue
-        name = projection.alias_or_name or projection.sql(dialect="spark")
-        guarded = exp.Case().when(parse_one(IS_GOOD, read="spark"), projection.unalias())
-        carried.append(exp.alias_(guarded, name, quoted=True))
-    select.set("expressions", [*carried, exp.column(ERROR)])
-    where = select.args.get("where")
-    if where is not None:
-        select.set("where", exp.Where(this=exp.or_(parse_one(IS_BAD, read="spark"), where.this)))
-    return select
+
+def _is_ours(attribute: Expression) -> bool:
+    return str(attribute.name()).startswith(OURS)

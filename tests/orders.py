@@ -52,12 +52,13 @@ class Orders:
         sql: str | None = None,
         on_error: str = "fail",
         targets: tuple[str, ...] = ("duckdb",),
+        table: str = "",
         more: str = "",
     ) -> str:
         lines = [f'pipeline_name = "{name}"', "[source]", 'kind = "object_store_local"', f'path = "{self.inbox}"']
         lines += [f'format = "{form}"', source, f'schema = "{schema}"' if schema else ""]
         lines += ["[transform]", f'on_error = "{on_error}"', f'sql = """{sql}"""' if sql else ""]
-        lines += [self._target(target) for target in targets]
+        lines += [self._target(target, table) for target in targets]
         return "\n".join([*lines, more])
 
     def run(self, **declaration: Any) -> RunResult:
@@ -94,9 +95,15 @@ class Orders:
         finally:
             store.close()
 
-    def _target(self, target: str) -> str:
+    def in_new_database(self, *statements: str) -> None:
+        with duckdb.connect(str(self.database)) as db:
+            for statement in statements:
+                db.execute(statement)
+
+    def _target(self, target: str, table: str) -> str:
+        """`table` is what all targets that are tables say of it."""
         if target == "duckdb":
-            return f'[[targets]]\nkind = "duckdb"\npath = "{self.database}"\n[targets.table]\nname = "orders"'
+            return f'[[targets]]\nkind = "duckdb"\npath = "{self.database}"\n{table}\n[targets.table]\nname = "orders"'
         form, _, options = target.partition("\n")
         return f'[[targets]]\nkind = "object_store_local"\npath = "{self.outbox}"\nformat = "{form}"\n{options}'
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from ematix_flow.errors import UsageError
 from ematix_flow.ops.discovery import find_one
+from ematix_flow.ops.failing import known_error, report
 from ematix_flow.ops.output import format_option
-from ematix_flow.ops.running import result_json, result_text, run
+from ematix_flow.ops.running import refuse_what_cannot_run, result_json, result_text, run
 from ematix_flow.ops.settings import Format, Settings
+from ematix_flow.ops.supervisor import TRY_AGAIN, Restarts, attach, may_pass, supervise, tell
 from ematix_flow.ops.terminal import show
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -65,15 +69,83 @@ def run_command(
 
 @click.command("consume")
 @which_pipeline
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve /metrics, /healthz and /readyz on this port; 0 takes a free one. Default: the pipeline's metrics_port.",
+)
+@click.option(
+    "--restart-on-error", is_flag=True, help="Start the pipeline again after a crash or an error that may pass."
+)
+@click.option(
+    "--initial-backoff-ms",
+    type=click.IntRange(0),
+    default=1_000,
+    show_default=True,
+    help="Wait before the first restart.",
+)
+@click.option(
+    "--max-backoff-ms", type=click.IntRange(0), default=60_000, show_default=True, help="The wait doubles up to this."
+)
+@click.option("--max-restarts", type=click.IntRange(0), help="Give up after so many restarts in a row. Default: never.")
+@click.option(
+    "--reset-backoff-after-secs",
+    type=click.FloatRange(0),
+    default=60,
+    show_default=True,
+    help="A pipeline that ran for so long was well: wait and count from the beginning again.",
+)
+@click.option("--lifeline", type=int, hidden=True)
+@click.option("--restarts", type=int, default=0, hidden=True)
 @format_option
 @click.pass_obj
 def consume_command(
-    settings: Settings, wanted: str, modules: tuple[str, ...], pipeline: str | None, output_format: Format
-) -> None:
+    settings: Settings,
+    wanted: str,
+    modules: tuple[str, ...],
+    pipeline: str | None,
+    metrics_port: int | None,
+    restart_on_error: bool,
+    initial_backoff_ms: int,
+    max_backoff_ms: int,
+    max_restarts: int | None,
+    reset_backoff_after_secs: float,
+    lifeline: int | None,
+    restarts: int,
+    output_format: Format,
+) -> int:
     """Run a pipeline as a daemon, until SIGTERM or Ctrl-C.
 
-    When asked to stop it finishes its batch, commits and exits 0.
+    When asked to stop it finishes its batch, commits and exits 0. The pipeline has a process of its own, which
+    --restart-on-error starts again when it crashes or fails for a reason that may pass; other errors end the daemon.
     """
     spec = find_one(wanted, modules=modules, pipeline=pipeline)
-    result = run(spec, settings, bounded=False)
+    if lifeline is None:
+        if max_restarts is not None and not restart_on_error:
+            raise UsageError("--max-restarts counts what never happens", next_step="add --restart-on-error")
+        refuse_what_cannot_run(spec)
+        waits = (initial_backoff_ms / 1000, max_backoff_ms / 1000)
+        rules = Restarts(restart_on_error, *waits, max_restarts, reset_backoff_after_secs)
+        words = [f"--module={module}" for module in modules]
+        words += [] if pipeline is None else [f"--pipeline={pipeline}"]
+        words += [] if metrics_port is None else [f"--metrics-port={metrics_port}"]
+        words += ["--restart-on-error"] if restart_on_error else []
+        return supervise(spec.name, _flow(settings, "consume", wanted, *words, f"--format={output_format}"), rules)
+    parent = attach(lifeline)
+    try:
+        result = run(spec, settings, bounded=False, metrics_port=metrics_port, restarts=restarts)
+    except Exception as error:
+        if not (restart_on_error and may_pass(error)):
+            raise
+        report(error, settings, json_output=False)
+        tell(parent, known_error(error))
+        return TRY_AGAIN
     show(result_json(result) if output_format == "json" else result_text(result, spec))
+    return 0
+
+
+def _flow(settings: Settings, *words: str) -> list[str]:
+    """The same program with the same global options, whatever it was called by."""
+    options = ["--debug"] * settings.debug + ["--verbose"] * settings.verbose + ["--log-format", settings.log_format]
+    # -P: what lies in the current folder must not stand for an installed package.
+    return [sys.executable, "-P", "-m", "ematix_flow.ops.cli", *options, *words]

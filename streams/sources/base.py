@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ematix_flow.errors import FlowError
+from ematix_flow.streams.envelope import Carried, Origin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +21,12 @@ class StreamSource(Protocol):
     payload_schema: StructType
     """The columns of the payload, fixed at the first start."""
 
-    def read(self, session: SparkSession) -> DataFrame:
+    origin: Origin
+    """What an error of any of its rows must tell."""
+    exact_positions: bool
+    """No two rows share a position."""
+
+    def read(self, session: SparkSession, carried: Carried) -> DataFrame:
         """The endless table of this source, every row in its envelope."""
 
     def reason(self, payload: bytes) -> str:

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from ematix_flow.connections import ObjectStoreLocalConnection
 from ematix_flow.specs import Source
 from ematix_flow.state.store import LocalStore
-from ematix_flow.streams.decode import DECODERS
-from ematix_flow.streams.envelope import wrapped
+from ematix_flow.streams.decode import DECODERS, EXACT_POSITIONS, RENDERED
+from ematix_flow.streams.envelope import Carried, Origin, wrapped
 from ematix_flow.streams.reasons import why_bad_json
 from ematix_flow.streams.sources.base import SourceNotFound
 from ematix_flow.streams.sources.listing import average_sizes, is_pattern, line_of, visible_files
@@ -47,12 +47,14 @@ class FileSource:
                 next_step="create the folder, or correct `path` and `query` of the source",
             )
         self.payload_format = str(connection.format)
+        self.exact_positions = self.payload_format in EXACT_POSITIONS
+        self.origin = Origin(name, RENDERED[self.payload_format])
         self.payload_schema = fixed_schema(source, name, self.payload_format, self._path, store, session)
 
-    def read(self, session: SparkSession) -> DataFrame:
+    def read(self, session: SparkSession, carried: Carried) -> DataFrame:
         reader = session.readStream.options(maxFileAge=_EVERY_FILE_COUNTS, **self._limits())
-        decoded = DECODERS[self.payload_format](reader, self._path, self.payload_schema, self._source)
-        return wrapped(decoded, self._name, self.payload_schema, self._source.event_time_column)
+        decoded = DECODERS[self.payload_format](reader, self._path, self.payload_schema, self._source, carried)
+        return wrapped(decoded, self.origin, carried, self.payload_schema, self._source.event_time_column)
 
     def reason(self, payload: bytes) -> str:
         return why_bad_json(payload, self.payload_schema)

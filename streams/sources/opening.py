@@ -9,12 +9,13 @@ from ematix_flow.errors import NotBuilt
 from ematix_flow.specs import PipelineSpec, Source
 from ematix_flow.state.store import LocalStore
 from ematix_flow.streams.sources.base import StreamSource
+from ematix_flow.streams.sources.delta import DeltaSource
 from ematix_flow.streams.sources.files import FileSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SOURCES: dict[str, Any] = {"object_store_local": FileSource}
+SOURCES: dict[str, Any] = {"object_store_local": FileSource, "delta_local": DeltaSource}
 
 
 def open_source(spec: PipelineSpec, index: int, store: LocalStore, session: SparkSession) -> StreamSource:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from ematix_flow import run_pipeline
 from ematix_flow.errors import FlowError
-from ematix_flow.streams.failures import BadRowError, TransformFailed
+from ematix_flow.streams.failures import BadRowError
 from ematix_flow.streams.sources.base import NoColumns, SourceNotFound
 from ematix_flow.streams.transform import BadSql
 from tests.orders import Orders
@@ -230,15 +230,6 @@ def test_a_corrected_file_lets_the_pipeline_go_on(orders: Orders) -> None:
     assert orders.ids_in_database() == [1]
 
 
-def test_an_error_in_the_transform_is_said_in_words(orders: Orders) -> None:
-    orders.arrive("a.jsonl", [{"id": 0, "amount": 1.0}])
-
-    with pytest.raises(TransformFailed, match="DIVIDE_BY_ZERO"):
-        orders.run(sql="SELECT amount / id AS r FROM source")
-
-    assert orders.in_database("SELECT * FROM orders") == []
-
-
 def test_a_wrong_column_is_refused_before_anything_runs(orders: Orders) -> None:
     orders.numbered(range(2))
 
@@ -302,7 +293,7 @@ def test_event_time_of_a_dead_letter_is_the_files_time_when_none_is_declared(ord
 
     (letter,) = orders.dead_letters()
     assert letter.event_ts == datetime.fromtimestamp(file.stat().st_mtime, UTC)
-    assert letter.position.endswith("a.jsonl#0+0")
+    assert "a.jsonl#0+" in letter.position
 
 
 def test_event_time_of_a_dead_letter_is_the_declared_one_where_it_can_be_read(orders: Orders) -> None:

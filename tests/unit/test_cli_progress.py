@@ -1,6 +1,7 @@
 """What a person reads while a pipeline runs and when it has ended."""
 
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -52,6 +53,24 @@ def test_on_a_terminal_one_line_lives_and_is_gone_at_the_end(
     assert "\n" not in written
     assert "orders: 2 batches, 2,000 rows, " in written
     assert written.endswith("\r\x1b[2K")
+
+
+def test_the_live_line_goes_on_between_batches(
+    spec: PipelineSpec, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    now = 0.0
+    with Progress(spec, Settings(), clock=lambda: now) as progress:
+        now = 5.0
+        progress.batch(REPORT)
+        counts = "orders: 1 batch, 1,000 rows, {} rows/s, 2 set aside; last 0.35 s (stage 0.30, apply 0.05)"
+        assert counts.format(200) in capsys.readouterr().err
+        now = 60.0
+        deadline, written = time.monotonic() + 30, ""
+        while counts.format(0) not in written:
+            assert time.monotonic() < deadline, written
+            written += capsys.readouterr().err
 
 
 def test_json_logs_replace_it(spec: PipelineSpec, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,13 +98,13 @@ def test_the_function_takes_no_arguments() -> None:
 def test_calling_it_runs_it(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def run_spec(spec: object, **options: object) -> RunResult:
+    def run_declared(spec: object, **options: object) -> RunResult:
         calls.append((spec, options))
         return RunResult("daily_orders", "success")
 
-    runtime = ModuleType("ematix_flow.streams.run")
-    runtime.run_spec = run_spec  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ematix_flow.streams.run", runtime)
+    runtime = ModuleType("ematix_flow.ops.api")
+    runtime.run_declared = run_declared  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ematix_flow.ops.api", runtime)
     assert module.daily_orders(bounded=True).status == "success"
     assert calls == [(module.daily_orders.spec, {"bounded": True})]
 

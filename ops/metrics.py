@@ -1,0 +1,84 @@
+"""What a running pipeline counts, for Prometheus: one registry per run, names that begin with `ematix_streaming_`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ematix_flow.specs import PipelineSpec
+from ematix_flow.streams.steps import STEPS
+
+if TYPE_CHECKING:
+    from ematix_flow.streams.runner import BatchReport
+
+_PREFIX = "ematix_streaming"
+# From a step that only writes a file to a batch that takes minutes.
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    """Counts from the start of this process, as Prometheus expects; only restarts and errors are carried over."""
+
+    def __init__(self, spec: PipelineSpec, *, restarts: int = 0) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+        self.registry = CollectorRegistry()
+        self._labels = {"pipeline": spec.name}
+        self._on_error = spec.transform.on_error
+
+        def counter(name: str, words: str, *labels: str) -> Counter:
+            return Counter(f"{_PREFIX}_{name}", words, ["pipeline", *labels], registry=self.registry)
+
+        self._consumed = counter("rows_consumed", "Rows taken from the sources, bad ones included.")
+        self._written = counter("rows_written", "Rows that became visible in a target.", "target")
+        self._batches = counter("batches", "Batches committed.")
+        self._errors = counter("errors", "Errors that ended a run of the pipeline.")
+        self._dead = counter("dlq_writes", "Bad rows kept as dead letters, by the stage that found them.", "stage")
+        self._dropped = counter("rows_dropped", "Bad rows dropped, by the stage that found them.", "stage")
+        self._restarts = counter("restarts", "Times the supervisor started the pipeline again.")
+        self._seconds = Histogram(
+            f"{_PREFIX}_batch_duration_seconds",
+            "Time of a batch by step of the commit protocol.",
+            ["pipeline", "step"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._last_commit = Gauge(
+            f"{_PREFIX}_last_commit_timestamp",
+            "When the latest batch was committed, in seconds since 1970; 0 before the first.",
+            ["pipeline"],
+            registry=self.registry,
+        )
+        # A series that is there from the start shows its first increase; one that appears with it does not.
+        for metric in (self._consumed, self._batches, self._last_commit):
+            metric.labels(**self._labels)
+        for target in spec.target_names:
+            self._written.labels(**self._labels, target=target)
+        for step in STEPS:
+            self._seconds.labels(**self._labels, step=step)
+        self._errors.labels(**self._labels).inc(restarts)
+        self._restarts.labels(**self._labels).inc(restarts)
+
+    def batch(self, report: BatchReport) -> None:
+        self._consumed.labels(**self._labels).inc(report.consumed)
+        self._batches.labels(**self._labels).inc()
+        self._last_commit.labels(**self._labels).set_to_current_time()
+        for target, rows in report.written.items():
+            self._written.labels(**self._labels, target=target).inc(rows)
+        for stage, rows in report.bad.items():
+            outcome = self._dead if self._on_error == "dlq" else self._dropped
+            outcome.labels(**self._labels, stage=stage).inc(rows)
+        for step, seconds in report.seconds.items():
+            self._seconds.labels(**self._labels, step=step).observe(seconds)
+
+    def failed(self) -> None:
+        self._errors.labels(**self._labels).inc()
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """One sample, such as `value("rows_written_total", target="orders")`; None if there is no such series."""
+        return self.registry.get_sample_value(f"{_PREFIX}_{name}", {**self._labels, **labels})
+
+    def text(self) -> bytes:
+        """All of them in the text format of Prometheus."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry)

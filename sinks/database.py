@@ -1,0 +1,241 @@
+"""What the embedded databases share as targets: tables made and checked, one transaction per batch behind a fence."""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from ematix_flow.errors import FlowError
+from ematix_flow.sinks.base import (
+    EVENT_TIME,
+    HIDDEN,
+    ORDER,
+    ROW,
+    Applied,
+    Batch,
+    Capabilities,
+    Staged,
+    TargetRefused,
+    TargetUnavailable,
+)
+from ematix_flow.sinks.drift import TableColumn, Types
+from ematix_flow.sinks.ordering import latest_per_key, versions
+from ematix_flow.sinks.refusing import refused_rows
+from ematix_flow.sinks.shape import Shape
+from ematix_flow.sinks.tables import MODES, Load, create_table, literal, quoted
+from ematix_flow.specs import Target
+from ematix_flow.state.fence import Fence
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_FENCES = """
+CREATE TABLE IF NOT EXISTS _ematix_flow_fences (
+    pipeline VARCHAR, target VARCHAR, generation VARCHAR, batch BIGINT, applied_at TIMESTAMPTZ,
+    PRIMARY KEY (pipeline, target)
+)"""
+
+
+class Database(Protocol):
+    """The part of a driver's connection that is used here."""
+
+    def execute(self, sql: str, parameters: Any = ..., /) -> Any: ...
+    def close(self) -> None: ...
+
+
+class DatabaseSink(ABC):
+    """A table of a database in a file. A subclass knows the driver, the types and how staged rows are read."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        fenced=True,
+        transactional=True,
+        modes=frozenset(MODES),
+        visibility="a batch appears whole, with its fence, in one transaction",
+        refuses=True,
+    )
+    product: ClassVar[str]
+    begin: ClassVar[str] = "BEGIN"
+    types: ClassVar[Types]
+
+    def __init__(self, target: Target, path: str, name: str) -> None:
+        assert target.table is not None, "the spec has been checked"
+        if path == ":memory:":
+            raise FlowError(
+                f"target {name}: an in-memory {self.product} is empty again when the batch ends",
+                next_step="give the connection a file as its path",
+            )
+        self._path, self._name, self._mode = path, name, target.mode
+        self._ref, self._schema = target.table, target.table.schema or "main"
+        self._shape = Shape(target, target.table.full_name, self.types)
+
+    # What a database does in its own way.
+
+    @abstractmethod
+    def _open(self) -> Database:
+        """Opened for each batch: a file that is held open for months could not be read by anyone else."""
+
+    @abstractmethod
+    def _located(self, db: Database) -> str:
+        """The table, qualified and quoted."""
+
+    @abstractmethod
+    def _columns(self, db: Database) -> list[TableColumn]:
+        """Of the table as it is; none if there is no table."""
+
+    @abstractmethod
+    def _create(self, db: Database, statement: str, primary_key: Sequence[str]) -> None:
+        """Run the statement that creates the table, and what else a new table needs."""
+
+    @abstractmethod
+    def _widen(self, db: Database, column: TableColumn) -> None:
+        """Give a column of the table the type that it has here."""
+
+    @abstractmethod
+    def _encoded(self, rows: DataFrame) -> DataFrame:
+        """Rows in types that the database takes from Parquet."""
+
+    @abstractmethod
+    def _source(self, db: Database, staged: Staged) -> str:
+        """Make the staged rows readable within a transaction; the query that reads them."""
+
+    @abstractmethod
+    def _driver_error(self) -> type[Exception]:
+        """The base of the driver's errors."""
+
+    @abstractmethod
+    def _refusal(self, error: Exception) -> bool:
+        """Whether an error of the driver says that a row is not accepted."""
+
+    @abstractmethod
+    def _busy(self, error: Exception) -> bool:
+        """Whether an error of the driver passes when another program is done."""
+
+    # The calls of the commit protocol.
+
+    def prepare(self, schema: StructType) -> StructType:
+        rows = self._shape.rows(schema)
+        with self._database() as db, _transaction(db, self.begin):
+            db.execute(_FENCES)
+            if not self._columns(db):
+                self._create_table(db, self._shape.created(rows))
+            fitted = self._shape.fitted(rows, self._columns(db))
+            for column in fitted.added:
+                kind = self.types.named(column)
+                db.execute(f"ALTER TABLE {self._located(db)} ADD COLUMN {quoted(column.name)} {kind}")
+            for column in fitted.widened:
+                self._widen(db, column)
+        return fitted.rows
+
+    def stage(self, rows: DataFrame, batch: Batch) -> Staged:
+        folder = batch.scratch(self._name)
+        resolved = {"merge": latest_per_key, "scd2": versions}.get(self._mode)
+        rows = resolved(rows, self._shape.keys) if resolved else rows.drop(EVENT_TIME, ORDER)
+        self._encoded(rows).write.mode("overwrite").option("compression", "snappy").parquet(str(folder))
+        return Staged(folder, tuple(rows.columns))
+
+    def refusals(self, staged: Staged, batch: Batch) -> dict[int, str]:
+        with self._database() as db:
+            with _transaction(db, "BEGIN"):
+                source = self._source(db, staged)
+            if ROW not in staged.columns:
+                source = f"(SELECT *, ROW_NUMBER() OVER () AS {ROW} FROM {source})"
+            numbers = [number for (number,) in db.execute(f"SELECT {ROW} FROM {source} ORDER BY {ROW}").fetchall()]
+
+            def attempt(first: int, last: int, without: Collection[int]) -> str | None:
+                some = f"SELECT * FROM {source} WHERE {ROW} BETWEEN {first} AND {last}"
+                if without:
+                    some += f" AND {ROW} NOT IN ({', '.join(map(str, without))})"
+                try:
+                    with _transaction(db, self.begin, keep=False):
+                        self._load(db, staged, f"({some})", batch)
+                except Exception as error:
+                    if self._refusal(error):
+                        return first_line(error)
+                    raise
+                return None
+
+            return refused_rows(numbers, attempt)
+
+    def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
+        try:
+            applied = self._apply(staged, batch, fence)
+        except Exception as error:
+            if not self._refusal(error):
+                raise
+            raise TargetRefused(
+                f"{self.product} refuses the rows of batch {batch.number} for table {self._name}: {first_line(error)}",
+                next_step="correct the rows in the transform, or the table; nothing of the batch was written",
+            ) from error
+        if applied.done:
+            shutil.rmtree(staged.folder)
+        return applied
+
+    def _apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
+        with self._database() as db, _transaction(db, self.begin):
+            found = db.execute(
+                "SELECT generation, batch FROM _ematix_flow_fences WHERE pipeline = ? AND target = ?",
+                (fence.pipeline, fence.target),
+            ).fetchone()
+            if found and fence.passed(*found):
+                return Applied(done=False)
+            self._load(db, staged, self._source(db, staged), batch)
+            db.execute(
+                "INSERT OR REPLACE INTO _ematix_flow_fences (pipeline, target, generation, batch, applied_at) "
+                "VALUES (?, ?, ?, ?, CURRENT_TIMESTAMP)",
+                (fence.pipeline, fence.target, fence.generation, fence.batch),
+            )
+            batch.reached("apply/before-commit")
+        return Applied(done=True)
+
+    def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> None:
+        columns = tuple(name for name in staged.columns if name not in HIDDEN)
+        there = {column.name.lower() for column in self._columns(db)}
+        values = {"_loaded_at": datetime.now(UTC).isoformat(), "_batch_id": f"{batch.pipeline}/{batch.number}"}
+        filled = {name: literal(values[name]) for name in self._shape.audit(columns) if name in there}
+        for statement in MODES[self._mode](Load(self._located(db), source, columns, self._shape.keys, filled)):
+            db.execute(statement)
+
+    def _failure(self, error: Exception) -> FlowError:
+        if self._busy(error):
+            return TargetUnavailable(
+                f"another program holds {self._path}: {first_line(error)}",
+                next_step="close the other program; the batch is tried again",
+            )
+        return FlowError(
+            f"{self.product} fails at table {self._ref.full_name} in {self._path}: {first_line(error)}",
+            next_step="check the table and the disk; nothing of the batch was written",
+        )
+
+    def _create_table(self, db: Database, columns: Sequence[TableColumn]) -> None:
+        types = {c.name: self.types.named(c) + ("" if c.nullable else " NOT NULL") for c in columns}
+        key = self._shape.primary_key(columns)
+        self._create(db, create_table(self._located(db), types, key, self._shape.unique), key)
+
+    @contextmanager
+    def _database(self) -> Iterator[Database]:
+        with closing(self._open()) as db:
+            try:
+                yield db
+            except self._driver_error() as error:
+                raise error if self._refusal(error) else self._failure(error) from error
+
+
+@contextmanager
+def _transaction(db: Database, begin: str, *, keep: bool = True) -> Iterator[None]:
+    db.execute(begin)
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # some failures have ended the transaction already
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT" if keep else "ROLLBACK")
+
+
+def first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

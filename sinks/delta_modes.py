@@ -1,0 +1,171 @@
+"""How staged rows enter a Delta table, mode by mode, each in one commit that also carries the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ematix_flow.sinks.delta_table import DeltaTable
+from ematix_flow.sinks.delta_types import has_map, quoted
+from ematix_flow.table import VALID_FROM
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_VIEW = "_flow_staged"
+
+
+@dataclass(frozen=True)
+class Load:
+    """Rows on their way into a table."""
+
+    table: DeltaTable
+    rows: DataFrame
+    """As staged. scd2 brings `valid_from` and `row_hash` with them."""
+    application: str
+    batch: int
+    keys: tuple[str, ...] = ()
+    filled: Mapping[str, Column] = field(default_factory=dict)
+    """Columns that every written row gets."""
+
+    @property
+    def complete(self) -> DataFrame:
+        return self.rows.withColumns(dict(self.filled))
+
+    @property
+    def content(self) -> list[str]:
+        """The columns that may change while the key stays."""
+        fixed = {name.lower() for name in (*self.keys, VALID_FROM)}
+        return [name for name in self.rows.columns if name.lower() not in fixed]
+
+
+def append(load: Load) -> None:
+    _write(load, "append")
+
+
+def truncate(load: Load) -> None:
+    _write(load, "overwrite")
+
+
+def merge(load: Load) -> None:
+    """New keys are inserted; a row that is there is touched only if it differs."""
+    types = {f.name: f.dataType for f in load.rows.schema.fields}
+    same = [
+        f"to_json(struct(t.{quoted(name)})) <=> to_json(struct(s.{quoted(name)}))"
+        if has_map(types[name])
+        else f"t.{quoted(name)} <=> s.{quoted(name)}"
+        for name in load.content
+    ]
+    update = f"WHEN MATCHED AND NOT ({' AND '.join(same)}) THEN UPDATE SET {_set([*load.content, *load.filled])}"
+    _merge(load, load.complete, _same_keys(load.keys), *([update] if same else []), _insert(load.complete.columns))
+
+
+def scd2(load: Load) -> None:
+    changes = _changes(load)
+    ends = ("valid_to", "is_current")
+    _merge(
+        load,
+        changes,
+        f"{_same_keys(load.keys)} AND t.{VALID_FROM} = s.{VALID_FROM}",
+        f"WHEN MATCHED AND s._flow_is_new THEN UPDATE SET {_set([*load.content, *load.filled, *ends])}",
+        f"WHEN MATCHED THEN UPDATE SET {_set(ends)}",
+        _insert([name for name in changes.columns if name != "_flow_is_new"]),
+    )
+
+
+MODES: Mapping[str, Callable[[Load], None]] = {
+    "append": append,
+    "truncate": truncate,
+    "merge": merge,
+    "scd2": scd2,
+}
+
+
+def _changes(load: Load) -> DataFrame:
+    """The rows of history that a batch inserts or changes.
+
+    The versions of the table, the moments at which they end, and the staged versions are one timeline per key. A
+    staged version that equals what was in force just before it is left out; each other one ends where the next entry
+    begins. A version of the table always stays, with the content of a staged one that begins at the same moment.
+    """
+    from pyspark.sql import functions as F
+
+    keys = [quoted(key) for key in load.keys]
+    same = F.expr(_same_keys(load.keys))
+    touched = load.table.rows().alias("t").join(load.rows.alias("s"), on=same, how="left_semi")
+    # The three kinds sort in this order where they stand at the same moment: closing, held, staged.
+    versions = touched.selectExpr(
+        *keys,
+        "inline(array("
+        "struct(valid_from, valid_to, row_hash, 'held' AS _flow_kind), "
+        "struct(valid_to AS valid_from, NULL AS valid_to, NULL AS row_hash, 'closing' AS _flow_kind)))",
+    ).where("valid_from IS NOT NULL")
+    staged = load.complete.selectExpr("*", "'staged' AS _flow_kind")
+    entries = staged.unionByName(versions, allowMissingColumns=True)
+    along = f"OVER (PARTITION BY {', '.join(keys)} ORDER BY valid_from, _flow_kind)"
+    placed = entries.selectExpr(
+        "*",
+        f"lag(row_hash) {along} AS _flow_hash_before",
+        f"lag(valid_to) {along} AS _flow_end_before",
+        f"_flow_kind = 'staged' AND lag(_flow_kind) {along} <=> 'held' AND lag(valid_from) {along} <=> valid_from "
+        "AS _flow_replaces",
+        f"_flow_kind = 'held' AND lead(_flow_kind) {along} <=> 'staged' AND lead(valid_from) {along} <=> valid_from "
+        "AS _flow_replaced",
+    )
+    repeats = "_flow_kind = 'staged' AND row_hash <=> _flow_hash_before"
+    kept = placed.where(f"NOT _flow_replaced AND (_flow_replaces OR NOT ({repeats}))")
+    ended = kept.selectExpr(
+        "*", f"lead(valid_from) {along} AS _flow_end", f"_flow_kind = 'staged' AND NOT ({repeats}) AS _flow_is_new"
+    )
+    end_differs = "NOT (_flow_end <=> if(_flow_replaces, _flow_end_before, valid_to))"
+    changed = ended.where(f"_flow_kind <> 'closing' AND (_flow_is_new OR {end_differs})")
+    return changed.selectExpr(
+        *map(quoted, load.complete.columns),
+        "_flow_end AS valid_to",
+        "_flow_end IS NULL AS is_current",
+        "_flow_is_new",
+    )
+
+
+def _write(load: Load, mode: str) -> None:
+    writer = load.complete.write.format("delta").mode(mode).option("partitionOverwriteMode", "static")
+    writer.option("txnAppId", load.application).option("txnVersion", load.batch).save(load.table.path)
+
+
+def _merge(load: Load, source: DataFrame, on: str, *clauses: str) -> None:
+    session = source.sparkSession
+    source.createOrReplaceTempView(_VIEW)
+    try:
+        with _fenced(load):
+            session.sql(f"MERGE INTO {load.table.sql_name} AS t USING {_VIEW} AS s ON {on} {' '.join(clauses)}")
+    finally:
+        session.catalog.dropTempView(_VIEW)
+
+
+@contextmanager
+def _fenced(load: Load) -> Iterator[None]:
+    """A statement takes from the session what a writer takes from its options."""
+    settings = load.table.session.conf
+    prefix = "spark.databricks.delta.write"
+    settings.set(f"{prefix}.txnAppId", load.application)
+    settings.set(f"{prefix}.txnVersion", str(load.batch))
+    try:
+        yield
+    finally:
+        settings.unset(f"{prefix}.txnAppId")
+        settings.unset(f"{prefix}.txnVersion")
+
+
+def _same_keys(keys: Sequence[str]) -> str:
+    return " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
+
+
+def _set(names: Sequence[str]) -> str:
+    return ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in names)
+
+
+def _insert(names: Sequence[str]) -> str:
+    columns, values = (", ".join(f"{of}{quoted(name)}" for name in names) for of in ("", "s."))
+    return f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"

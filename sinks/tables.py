@@ -1,0 +1,154 @@
+"""The SQL that brings staged rows into a table, mode by mode, in words that DuckDB and SQLite share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ematix_flow.sinks.ordering import ROW_HASH
+from ematix_flow.table import VALID_FROM
+
+TIMELINE = "_flow_timeline"
+
+
+@dataclass(frozen=True)
+class Load:
+    """Rows on their way into a table."""
+
+    table: str
+    """Qualified and quoted."""
+    source: str
+    """The staged rows: a table, or a query in parentheses."""
+    columns: tuple[str, ...]
+    """Of the staged rows. scd2 brings `valid_from` and `row_hash` with them."""
+    keys: tuple[str, ...] = ()
+    filled: Mapping[str, str] = field(default_factory=dict)
+    """Columns that every written row gets, with their literal."""
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        """The columns that may change while the key stays."""
+        fixed = {name.lower() for name in (*self.keys, VALID_FROM)}
+        return tuple(name for name in self.columns if name.lower() not in fixed)
+
+    def insert(self, more: Mapping[str, str] | None = None) -> str:
+        """The start of an INSERT that reads staged rows as `s`; whoever calls it says which ones."""
+        values = {name: f"s.{quoted(name)}" for name in self.columns} | dict(self.filled) | dict(more or {})
+        return (
+            f"INSERT INTO {self.table} ({', '.join(map(quoted, values))}) "
+            f"SELECT {', '.join(values.values())} FROM {self.source} AS s"
+        )
+
+    def update(self, where: str) -> str:
+        """Bring the content of staged rows `s` into rows `t` of the table."""
+        values = {name: f"s.{quoted(name)}" for name in self.content} | dict(self.filled)
+        return f"UPDATE {self.table} AS t SET {_assigned(values)} FROM {self.source} AS s WHERE {where}"
+
+    def same_key(self, one: str, other: str) -> str:
+        return _all_same(self.keys, one, other)
+
+
+def append(load: Load) -> list[str]:
+    return [load.insert()]
+
+
+def truncate(load: Load) -> list[str]:
+    return [f"DELETE FROM {load.table}", load.insert()]
+
+
+def merge(load: Load) -> list[str]:
+    """New keys are inserted; a row that is there is touched only if it differs."""
+    same_key = load.same_key("t", "s")
+    insert = f"{load.insert()} WHERE NOT EXISTS (SELECT 1 FROM {load.table} AS t WHERE {same_key})"
+    if not load.content:
+        return [insert]
+    differs = " OR ".join(f"t.{quoted(name)} IS DISTINCT FROM s.{quoted(name)}" for name in load.content)
+    return [load.update(f"{same_key} AND ({differs})"), insert]
+
+
+def scd2(load: Load) -> list[str]:
+    """The timeline is what the history of every staged key will be; then rows are changed, inserted and ended."""
+    at_same_time = f"{load.same_key('t', 's')} AND t.valid_from = s.valid_from"
+    placed = f"n.existed = 0 AND {load.same_key('n', 's')} AND n.valid_from = s.valid_from"
+    end = {"valid_to": "n.valid_to", "is_current": "n.valid_to IS NULL"}
+    ended = f"n.existed = 1 AND {load.same_key('t', 'n')} AND t.valid_from = n.valid_from"
+    return [
+        f"CREATE TEMP TABLE {TIMELINE} AS {_timeline(load)}",
+        load.update(f"{at_same_time} AND t.{ROW_HASH} <> s.{ROW_HASH}"),
+        f"{load.insert(end)} JOIN {TIMELINE} AS n ON {placed}",
+        f"UPDATE {load.table} AS t SET {_assigned(end)} FROM {TIMELINE} AS n "
+        f"WHERE {ended} AND t.valid_to IS DISTINCT FROM n.valid_to",
+        f"DROP TABLE {TIMELINE}",
+    ]
+
+
+def _timeline(load: Load) -> str:
+    """Keys, `valid_from`, `existed` and the new `valid_to` of every version, for the keys of the staged rows.
+
+    `span` numbers the stretch from one version of the table to the next. `span_end` is where its version ends, which
+    is before the next one starts if the key was closed in between; what lies after it is `beyond`. A staged version
+    equal to the one in force just before it is left out; a version of the table never is.
+    """
+    keys = ", ".join(map(quoted, load.keys))
+    of = {alias: ", ".join(f"{alias}.{quoted(key)}" for key in load.keys) for alias in "ts"}
+    at_same_time = f"{load.same_key('t', 's')} AND t.valid_from = s.valid_from"
+    return f"""
+WITH versions AS (
+    SELECT {of["t"]}, t.valid_from, t.valid_to, 1 AS existed, COALESCE(s.row_hash, t.row_hash) AS row_hash
+    FROM (SELECT DISTINCT {keys} FROM {load.source}) AS k
+    JOIN {load.table} AS t ON {load.same_key("t", "k")}
+    LEFT JOIN {load.source} AS s ON {at_same_time}
+    UNION ALL
+    SELECT {of["s"]}, s.valid_from, NULL, 0, s.row_hash
+    FROM {load.source} AS s
+    WHERE NOT EXISTS (SELECT 1 FROM {load.table} AS t WHERE {at_same_time})
+), spans AS (
+    SELECT *, SUM(existed) OVER (PARTITION BY {keys} ORDER BY valid_from) AS span FROM versions
+), bounded AS (
+    SELECT *, MAX(valid_to) OVER (PARTITION BY {keys}, span) AS span_end FROM spans
+), sided AS (
+    SELECT *, CASE WHEN span_end <= valid_from THEN 1 ELSE 0 END AS beyond FROM bounded
+), compared AS (
+    SELECT *, LAG(row_hash) OVER (PARTITION BY {keys}, span, beyond ORDER BY valid_from) AS hash_before FROM sided
+), kept AS (
+    SELECT *, LEAD(valid_from) OVER (PARTITION BY {keys} ORDER BY valid_from) AS next_from
+    FROM compared WHERE existed = 1 OR row_hash IS DISTINCT FROM hash_before
+)
+SELECT {keys}, valid_from, existed,
+    CASE WHEN beyond = 0 AND (next_from IS NULL OR span_end < next_from) THEN span_end ELSE next_from END AS valid_to
+FROM kept"""
+
+
+MODES: Mapping[str, Callable[[Load], list[str]]] = {
+    "append": append,
+    "truncate": truncate,
+    "merge": merge,
+    "scd2": scd2,
+}
+
+
+def create_table(
+    table: str, columns: Mapping[str, str], primary_key: Sequence[str], unique: Iterable[Sequence[str]] = ()
+) -> str:
+    """`columns` are the types by name, with NOT NULL where it applies."""
+    parts = [f"{quoted(name)} {kind}" for name, kind in columns.items()]
+    if primary_key:
+        parts.append(f"PRIMARY KEY ({', '.join(map(quoted, primary_key))})")
+    parts += [f"UNIQUE ({', '.join(map(quoted, names))})" for names in unique]
+    return f"CREATE TABLE {table} ({', '.join(parts)})"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _assigned(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
+
+
+def _all_same(names: Sequence[str], one: str, other: str) -> str:
+    return " AND ".join(f"{one}.{quoted(name)} IS NOT DISTINCT FROM {other}.{quoted(name)}" for name in names)

@@ -1,0 +1,93 @@
+"""The few places where Spark's own plans and expressions are handled, which its public API does not offer.
+
+Spark's parser and analyzer know best what a SELECT does, and its `TryEval` can try any expression. Everything that
+depends on these internals of Spark 4.2 is here, and the tests of the transform notice if an upgrade changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Plan = Any
+"""A logical plan of Spark's."""
+Expression = Any
+"""An expression of Spark's, resolved or not."""
+
+
+def analyzed(rows: DataFrame) -> Plan:
+    return rows._jdf.queryExecution().analyzed()  # noqa: SLF001
+
+
+def parsed(session: SparkSession, sql: str) -> Plan:
+    return session._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def inlined(plan: Plan) -> Plan:
+    """The plan with every WITH clause put where it is used."""
+    return _jvm().org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False).apply(plan)
+
+
+def frame(plan: Plan, session: SparkSession) -> DataFrame:
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    dataset = _jvm().org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def column(expression: Expression) -> Column:
+    from pyspark.sql.classic.column import Column
+
+    return Column(_jvm().org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+
+def expression(of: Column) -> Expression:
+    return _jvm().org.apache.spark.sql.classic.ExpressionUtils.expression(of._jc)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def named(of: Column, rows: DataFrame) -> Expression:
+    """A column with a name, resolved over `rows`."""
+    return items(analyzed(rows.select(of)).projectList())[0]
+
+
+def tried(child: Expression) -> Expression:
+    """The child's value, or NULL if evaluating it raises anything."""
+    return _jvm().org.apache.spark.sql.catalyst.expressions.TryEval(child)
+
+
+def text(of: Expression) -> str:
+    """As a person would write it, without the casts that Spark adds."""
+    pretty = getattr(_jvm().org.apache.spark.sql.catalyst.util, "package$")
+    return str(getattr(pretty, "MODULE$").toPrettySQL(of, True))
+
+
+def kind(node: Plan | Expression) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def items(sequence: Any) -> list[Any]:
+    """A Scala sequence as a list."""
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def children(node: Plan | Expression) -> list[Any]:
+    return items(node.children())
+
+
+def with_children(node: Expression, new: Sequence[Expression]) -> Expression:
+    jvm = _jvm()
+    listed = jvm.java.util.ArrayList()
+    for child in new:
+        listed.add(child)
+    return node.withNewChildren(jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq())
+
+
+def _jvm() -> Any:
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    assert context is not None
+    return context._jvm  # noqa: SLF001

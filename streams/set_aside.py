@@ -1,0 +1,93 @@
+"""The bad rows of one batch, wherever they failed: counted by stage, and made into dead letters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ematix_flow.state.dead_letters import DeadLetter
+from ematix_flow.streams.envelope import ERROR, IS_BAD, BadRow
+from ematix_flow.streams.observed import Seen
+from ematix_flow.streams.sources.base import StreamSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A place that bad rows passed: their errors, or the rows to read them from once more."""
+
+    errors: tuple[str, ...]
+    rows: DataFrame | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        if self.rows is None:
+            return iter(self.errors)
+        return (row[0] for row in self.rows.where(IS_BAD).select(ERROR).toLocalIterator())
+
+    def by_stage(self) -> dict[str, int]:
+        from pyspark.sql import functions as F
+
+        if self.rows is None:
+            return Counter(BadRow.read(error).stage for error in self.errors)
+        stage = F.get_json_object(ERROR, "$.stage")
+        return dict(self.rows.where(IS_BAD).groupBy(stage).count().collect())
+
+
+@dataclass
+class SetAside:
+    """Empty at the start of each batch."""
+
+    _places: list[_Place] = field(default_factory=list)
+
+    def seen(self, seen: Seen, rows: DataFrame) -> None:
+        """Bad rows among those that passed."""
+        if seen.bad:
+            self._places.append(_Place(seen.errors, None if seen.complete else rows))
+
+    def found(self, errors: Iterable[str]) -> None:
+        """Bad rows that were looked for."""
+        self._places.append(_Place(tuple(errors)))
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def by_stage(self) -> dict[str, int]:
+        total: Counter[str] = Counter()
+        for place in self._places:
+            total.update(place.by_stage())
+        return dict(total)
+
+    def __iter__(self) -> Iterator[BadRow]:
+        return (BadRow.read(error) for place in self._places for error in place)
+
+
+def letters(pipeline: str, source: StreamSource, bad_rows: Iterable[BadRow]) -> Iterator[DeadLetter]:
+    """Each with a position of its own. Where the source knows only the block that a row lies in, the content tells rows
+    of a block apart, and equal ones are numbered: a repeated batch gives the same ids in whatever order."""
+    equals: Counter[str] = Counter()
+    for bad in bad_rows:
+        position = bad.position
+        if not source.exact_positions or not position:
+            digest = hashlib.sha256(bad.payload or (bad.message or "").encode()).hexdigest()[:12]
+            position = f"{position}+{digest}"
+            equals[position] += 1
+            if equals[position] > 1:
+                position += f".{equals[position]}"
+        yield DeadLetter(
+            pipeline=pipeline,
+            stage=bad.stage,
+            error_code=bad.code,
+            error=bad.message or source.reason(bad.payload),
+            source=bad.source or source.origin.source,
+            position=position,
+            event_ts=bad.event_ts or source.arrived(bad.position),
+            payload_format=source.payload_format,
+            payload=bad.payload,
+            failed_at=datetime.now(UTC),
+        )

@@ -1,0 +1,200 @@
+"""All targets of a pipeline together: what a batch stages in each, and which of its rows none of them gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ematix_flow.sinks.base import EVENT_TIME, ORDER, ROW, Batch, Sink, Staged, TargetRefused
+from ematix_flow.specs import PipelineSpec
+from ematix_flow.state import durable
+from ematix_flow.state.store import LocalStore
+from ematix_flow.streams.envelope import EVENT_TS, IS_GOOD, OURS, PAYLOAD, POSITION, Origin, as_json_bytes
+from ematix_flow.streams.fitting import fitted
+from ematix_flow.streams.observed import Passing, Seen
+from ematix_flow.streams.tagging import KEEP
+from ematix_flow.streams.transform import BadSql
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+_NOTE = "refused.json"
+
+Refused = Mapping[int, str]
+"""Rows that a target does not accept, by their number, each with the reason."""
+
+
+@dataclass(frozen=True)
+class Staging:
+    """A batch as every target has staged it."""
+
+    produced: DataFrame
+    """The rows as the transform gave them."""
+    counted: bool
+    """Spark counted them as they are."""
+    fitted: DataFrame
+    """As they are for the tables, with tags."""
+    seen: Seen | None
+    """What of these passed, unless nothing could fail or be left out since they were counted."""
+    numbered: DataFrame
+    """The good ones, each with its number and where it came from."""
+    staged: Mapping[str, Staged]
+    refused: Refused
+
+
+class Targets:
+    """`on_refused` is told the errors of rows that a target does not accept; it raises to have the batch fail."""
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        sinks: Mapping[str, Sink],
+        origin: Origin,
+        store: LocalStore,
+        on_refused: Callable[[list[str]], None],
+    ) -> None:
+        # A target that may refuse rows comes before those that take everything: then nothing is visible yet.
+        self._sinks = dict(sorted(sinks.items(), key=lambda item: not item[1].capabilities.refuses))
+        self._refusing = [name for name, sink in self._sinks.items() if sink.capabilities.refuses]
+        self._declared = dict(zip(spec.target_names, spec.targets, strict=True))
+        self._ordered = {name for name, target in self._declared.items() if target.mode in {"merge", "scd2"}}
+        self._origin, self._store, self._on_refused = origin, store, on_refused
+        self._prepared: StructType | None = None
+        self._tables: dict[str, StructType] = {}
+        self._cached: DataFrame | None = None
+
+    def stage(self, batch: Batch, rows: DataFrame, *, counted: bool) -> Staging:
+        """Step 3 for every target. `counted` says that nothing happened to the rows since Spark counted them."""
+        known = self._recalled(batch)
+        staging = self._staged(batch, rows, known or {}, counted=counted)
+        if known:
+            self._on_refused(self._errors(staging, known))
+        return staging
+
+    def settled(self, batch: Batch, staging: Staging) -> Staging:
+        """With several targets that may refuse rows, none may have taken the batch when another one refuses a row of
+        it; so they are asked first."""
+        if len(self._refusing) < 2 or self._recalled(batch) is not None:
+            return staging
+        return self._without_refused(batch, staging)
+
+    def apply(self, batch: Batch, staging: Staging) -> tuple[Staging, set[str]]:
+        """Step 5 for every target. Gives those that took the batch now; the others had it already."""
+        try:
+            return staging, self._applied(batch, staging)
+        except TargetRefused:
+            fewer = self._without_refused(batch, staging)
+            if fewer is staging:
+                raise
+            return fewer, self._applied(batch, fewer)
+
+    def _staged(self, batch: Batch, rows: DataFrame, refused: Refused, *, counted: bool) -> Staging:
+        from pyspark.sql import functions as F
+
+        self.forget()
+        self._prepare(rows)
+        fit = fitted(rows, self._tables, self._declared, self._origin)
+        passing = None if counted and not fit.tagged else Passing(fit.rows)
+        numbered = self._numbered(wanted(passing.rows if passing else fit.rows))
+        going = numbered.where(~F.col(ROW).isin(list(refused))) if refused else numbered
+        if len(self._sinks) > 1:
+            going = self._cached = going.persist()
+        staged = {
+            name: sink.stage(going.select(*fit.columns[name], *self._hidden(name)), batch)
+            for name, sink in self._sinks.items()
+        }
+        seen = passing.seen() if passing else None
+        return Staging(rows, counted, fit.rows, seen, numbered, staged, refused)
+
+    def _applied(self, batch: Batch, staging: Staging) -> set[str]:
+        done = {name: sink.apply(staging.staged[name], batch, batch.fence(name)) for name, sink in self._sinks.items()}
+        return {name for name, applied in done.items() if applied.done}
+
+    def _without_refused(self, batch: Batch, staging: Staging) -> Staging:
+        """Find what any target refuses, and stage the rest again. It is noted first: after a crash, a target that has
+        taken the batch would refuse all of it."""
+        refused: dict[int, str] = {}
+        for name in self._refusing:
+            refused |= self._sinks[name].refusals(staging.staged[name], batch)
+        if refused:
+            self._on_refused(self._errors(staging, refused))
+        self._remember(batch, refused)
+        return self._staged(batch, staging.produced, refused, counted=staging.counted) if refused else staging
+
+    def _errors(self, staging: Staging, refused: Refused) -> list[str]:
+        """Of refused rows, which are looked up in the batch by their numbers."""
+        from pyspark.sql import functions as F
+
+        reasons = staging.numbered.sparkSession.createDataFrame(list(refused.items()), f"{ROW} long, reason string")
+        rows, origin = staging.numbered.join(F.broadcast(reasons), ROW), self._origin
+        if POSITION not in rows.columns:
+            # Such a row is not of one row of the source, so that it itself is what can be kept.
+            own = [F.col(f"`{name}`") for name in rows.columns if name != "reason" and not name.startswith(OURS)]
+            rows, origin = rows.withColumn(PAYLOAD, F.struct(*own)), Origin(origin.source, as_json_bytes)
+        error = origin.error(rows, "write", F.lit("target-refused"), F.col("reason"))
+        return [row[0] for row in rows.select(error).collect()]
+
+    def _remember(self, batch: Batch, refused: Refused) -> None:
+        note = {"generation": batch.generation, "batch": batch.number, "rows": refused}
+        durable.write(self._store.folder / _NOTE, json.dumps(note))
+
+    def _recalled(self, batch: Batch) -> Refused | None:
+        note = self._store.folder / _NOTE
+        known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+        if (known.get("generation"), known.get("batch")) != (batch.generation, batch.number):
+            return None
+        return {int(row): reason for row, reason in known["rows"].items()}
+
+    def forget(self) -> None:
+        """The rows of the batch are no longer needed."""
+        if self._cached is not None:
+            self._cached.unpersist()
+            self._cached = None
+
+    def _prepare(self, rows: DataFrame) -> None:
+        from pyspark.sql.types import StructType
+
+        schema = StructType([field for field in rows.schema.fields if not field.name.startswith(OURS)])
+        if schema != self._prepared:
+            self._tables = {name: sink.prepare(schema) for name, sink in self._sinks.items()}
+            self._prepared = schema
+
+    def _numbered(self, rows: DataFrame) -> DataFrame:
+        """Spark reads a repeated batch in the same pieces, so that its rows get the same numbers."""
+        from pyspark.sql import functions as F
+
+        if not self._ordered and not self._refusing:
+            return rows
+        rows = rows.withColumn(ROW, F.monotonically_increasing_id())
+        if not self._ordered:
+            return rows
+        if EVENT_TIME not in rows.columns:
+            rows = rows.withColumn(EVENT_TIME, self._time_of_results(rows))
+        known = [F.col(ORDER)] if ORDER in rows.columns else []
+        return rows.withColumn(ORDER, F.struct(*known, ROW))
+
+    def _time_of_results(self, rows: DataFrame) -> Column:
+        """For rows that do not come from one row of the source each."""
+        from pyspark.sql import functions as F
+
+        if EVENT_TS in rows.columns:
+            return F.col(EVENT_TS).cast("timestamp")
+        if any(self._declared[name].mode == "scd2" for name in self._ordered):
+            raise BadSql(
+                f"scd2 needs the time of each row, and the SELECT gives none named {EVENT_TS}",
+                next_step=f"add it to the SELECT, for example max({EVENT_TS}) AS {EVENT_TS}",
+            )
+        return F.timestamp_seconds(F.lit(0))
+
+    def _hidden(self, name: str) -> list[str]:
+        order = [EVENT_TIME, ORDER] if name in self._ordered else []
+        return [*order, ROW] if name in self._refusing or order else []
+
+
+def wanted(rows: DataFrame) -> DataFrame:
+    """The good rows that no filter leaves out, still with room for an error."""
+    keep = f" AND {KEEP}" if KEEP in rows.columns else ""
+    return rows.where(IS_GOOD + keep).drop(KEEP)

@@ -1,0 +1,152 @@
+"""The targets of the behaviour suite: how each is declared, how it is read back, and what it cannot do."""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import duckdb
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from ematix_flow import DeltaLocalConnection, DuckDBConnection, ObjectStoreLocalConnection, SQLiteConnection
+from ematix_flow.specs import Target
+from ematix_flow.table import SCD2_COLUMNS
+
+TABLE = "orders"
+_FILES_ONLY_ADD = "files are added and never changed"
+_DELTA_HAS_NO_KEYS = "Delta knows neither primary keys nor unique columns"
+_FILES_HAVE_NO_TABLE = "files have no table that rows could fit or miss"
+
+Row = dict[str, Any]
+
+
+class Backend:
+    """One target. A case is the name of a test without `test_`; a case declared here must fail, and no other may."""
+
+    name: ClassVar[str]
+    never: ClassVar[Mapping[str, str]] = {}
+    """Case -> why it will always be so."""
+    not_yet: ClassVar[Mapping[str, str]] = {}
+    """Case -> what is missing."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.folder, self.spark = folder, spark
+
+    def target(self, table: Any = TABLE, **options: Any) -> Target:
+        """Declared as a user does. `table` is a name or a declared class."""
+        raise NotImplementedError
+
+    def read(self, columns: StructType) -> list[Row]:
+        """All that a reader finds, with the values as Python has them; `columns` tells what text stands for."""
+        raise NotImplementedError
+
+
+class Files(Backend):
+    name = "object_store_local"
+    never: ClassVar = {
+        "truncate_replaces_everything": _FILES_ONLY_ADD,
+        "merge_inserts_new_keys_and_updates_what_differs": _FILES_ONLY_ADD,
+        "merge_leaves_an_unchanged_row_as_it_was_loaded": _FILES_ONLY_ADD,
+        "last_by_time_then_by_order_wins_within_a_batch": _FILES_ONLY_ADD,
+        "a_null_key_is_a_key": _FILES_ONLY_ADD,
+        "scd2_keeps_every_version_of_a_batch": _FILES_ONLY_ADD,
+        "scd2_splits_the_interval_that_an_older_event_falls_into": _FILES_ONLY_ADD,
+        "scd2_replaces_a_version_of_the_same_time_and_repeats_nothing": _FILES_ONLY_ADD,
+        "scd2_agrees_with_a_plain_model_over_random_histories": _FILES_ONLY_ADD,
+        "a_declared_class_becomes_the_table": _FILES_HAVE_NO_TABLE,
+        "drift_is_an_error_that_names_every_difference": _FILES_HAVE_NO_TABLE,
+        "drift_evolves_the_table": _FILES_HAVE_NO_TABLE,
+        "drift_is_ignored": _FILES_HAVE_NO_TABLE,
+        "refused_rows_are_found_exactly": "files have no constraints",
+    }
+
+    def target(self, table: Any = None, **options: Any) -> Target:
+        place = {"table": table} if table else {}
+        connection = ObjectStoreLocalConnection(path=str(self.folder / "files"), format="parquet")
+        return Target(connection=connection, **place, **options)
+
+    def read(self, columns: StructType) -> list[Row]:
+        files = sorted((self.folder / "files").glob("[!_.]*.parquet"))
+        return [row for file in files for row in pq.read_table(file).to_pylist(maps_as_pydicts="strict")]
+
+
+class DuckDB(Backend):
+    name = "duckdb"
+
+    def target(self, table: Any = TABLE, **options: Any) -> Target:
+        return Target(connection=DuckDBConnection(path=str(self.folder / "a.duckdb")), table=table, **options)
+
+    def read(self, columns: StructType) -> list[Row]:
+        with duckdb.connect(str(self.folder / "a.duckdb"), read_only=True) as db:
+            db.execute("SET TimeZone = 'UTC'")
+            found = db.execute(f"SELECT * FROM {TABLE}")
+            names = [column[0] for column in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+class SQLite(Backend):
+    name = "sqlite"
+
+    def target(self, table: Any = TABLE, **options: Any) -> Target:
+        return Target(connection=SQLiteConnection(path=str(self.folder / "a.sqlite")), table=table, **options)
+
+    def read(self, columns: StructType) -> list[Row]:
+        kinds = {field.name: field.dataType.typeName() for field in columns.fields}
+        kinds |= {column.name: column.type.spark_type for column in SCD2_COLUMNS}
+        db = sqlite3.connect(self.folder / "a.sqlite")
+        try:
+            db.row_factory = sqlite3.Row
+            found = db.execute(f"SELECT * FROM {TABLE}").fetchall()
+            return [{name: _from_text(kinds.get(name, ""), row[name]) for name in row.keys()} for row in found]  # noqa: SIM118
+        finally:
+            db.close()
+
+
+class Delta(Backend):
+    name = "delta_local"
+    never: ClassVar = {
+        "refused_rows_are_found_exactly": _DELTA_HAS_NO_KEYS,
+    }
+
+    def target(self, table: Any = ("main", TABLE), **options: Any) -> Target:
+        return Target(connection=DeltaLocalConnection(path=str(self.folder / "lake")), table=table, **options)
+
+    def read(self, columns: StructType) -> list[Row]:
+        """From the table's own log, which is quicker than Spark and shows what other programs see."""
+        table = self.folder / "lake" / "main" / TABLE
+        names: list[str] = []
+        files: set[str] = set()
+        for commit in sorted((table / "_delta_log").glob("*.json")):
+            for action in map(json.loads, commit.read_text(encoding="utf-8").splitlines()):
+                if "metaData" in action:
+                    names = [field["name"] for field in json.loads(action["metaData"]["schemaString"])["fields"]]
+                if "add" in action:
+                    files.add(action["add"]["path"])
+                if "remove" in action:
+                    files.discard(action["remove"]["path"])
+        found = [
+            row for file in sorted(files) for row in pq.read_table(table / file).to_pylist(maps_as_pydicts="strict")
+        ]
+        return [{name: row.get(name) for name in names} for row in found]
+
+
+def _from_text(kind: str, value: Any) -> Any:
+    if value is None:
+        return None
+    readers: dict[str, Any] = {
+        "boolean": bool,
+        "decimal": Decimal,
+        "date": date.fromisoformat,
+        "timestamp": datetime.fromisoformat,
+        "timestamp_ntz": datetime.fromisoformat,
+        **dict.fromkeys(("array", "map", "struct"), json.loads),
+    }
+    return readers.get(kind, lambda as_it_is: as_it_is)(value)
+
+
+BACKENDS: tuple[type[Backend], ...] = (Files, DuckDB, SQLite, Delta)

@@ -1,0 +1,152 @@
+"""Functions declared with `@udf`, called from SQL: every type, errors by row, any name, from any module."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from ematix_flow import DuckDBConnection, ObjectStoreLocalConnection, run_streaming_pipeline, udf
+from ematix_flow.streams.functions import BadFunction, register
+from ematix_flow.udf import ScalarUdf
+from tests.orders import Orders
+
+VALUES = {
+    "boolean": "true",
+    "tinyint": "-128Y",
+    "smallint": "32767S",
+    "int": "-7",
+    "bigint": "9223372036854775807L",
+    "float": "CAST(1.5 AS FLOAT)",
+    "double": "1e300D",
+    "decimal(38,10)": "CAST('1234567890123456789012345678.0123456789' AS DECIMAL(38, 10))",
+    "string": "'äöü 😀'",
+    "binary": "X'00FF'",
+    "date": "DATE '1582-10-15'",
+    "timestamp": "TIMESTAMP '2026-03-29 01:30:00.000001Z'",
+    "timestamp_ntz": "TIMESTAMP_NTZ '2026-03-29 02:30:00.000001'",
+    "array<bigint>": "array(1L, NULL)",
+    "map<string,double>": "map('a', 1D, 'b', NULL)",
+    "struct<a:int,b:array<date>>": "named_struct('a', 1, 'b', array(DATE '2026-01-01', NULL))",
+}
+
+
+def half(numbers: pa.Array) -> pa.Array:
+    """Raises for a whole batch if one of its numbers is odd."""
+    for number in numbers.to_pylist():
+        if number is not None and number % 2:
+            raise ValueError(f"{number} is odd")
+    return pc.divide(numbers, 2)
+
+
+HALF = udf("bigint", "bigint")(half)
+
+
+def selected(spark: SparkSession, sql: str, *udfs: ScalarUdf) -> DataFrame:
+    session = spark.newSession()
+    register(udfs, session)
+    return session.sql(sql)
+
+
+def test_every_type_comes_and_goes_unchanged_null_included(spark: SparkSession) -> None:
+    same = [udf(kind, kind, name=f"same_{number}")(lambda array: array) for number, kind in enumerate(VALUES)]
+    given = [f"IF(id = 0, {value}, NULL) AS c{number}" for number, value in enumerate(VALUES.values())]
+    called = [f"same_{number}(c{number}) AS c{number}" for number in range(len(VALUES))]
+    rows = selected(spark, f"SELECT {', '.join(called)} FROM (SELECT {', '.join(given)} FROM range(2))", *same)
+    expected = spark.sql(f"SELECT {', '.join(given)} FROM range(2)")
+    assert dict(rows.dtypes) == dict(expected.dtypes)
+    assert rows.collect() == expected.collect()
+
+
+def test_arguments_and_results_are_cast_to_the_declared_types(spark: SparkSession) -> None:
+    add = udf(("double", "string"), "decimal(10,2)", name="add")(lambda x, text: pc.add(x, pc.cast(text, pa.float64())))
+    rows = selected(spark, "SELECT add(1Y, 2) AS y FROM range(1)", add)
+    assert rows.dtypes == [("y", "decimal(10,2)")]
+    assert [str(row.y) for row in rows.collect()] == ["3.00"]
+
+
+def test_a_row_that_raises_fails_alone(spark: SparkSession) -> None:
+    rows = selected(
+        spark, "SELECT id, CASE WHEN id <> 333 THEN Half(id * 2 - (id = 333)::int) END h FROM range(1000)", HALF
+    )
+    assert [row.h for row in rows.orderBy("id").collect()] == [None if i == 333 else i for i in range(1000)]
+    with pytest.raises(PySparkException, match="udf half: ValueError: 665 is odd"):
+        selected(spark, "SELECT half(id * 2 - (id = 333)::int) FROM range(1000)", HALF).collect()
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (pc.sum, "udf f: it returned Int64Scalar, not an Arrow array"),
+        (lambda numbers: numbers.slice(1), "udf f: it returned 3 values for 4 rows"),
+        (lambda numbers: pa.array([[1]] * len(numbers)), "udf f: it returned list<.*>, which cannot become int32"),
+        (lambda numbers: pa.array([1 << 40] * len(numbers)), "udf f: ArrowInvalid: Integer value 1099511627776"),
+    ],
+    ids=["no array", "too short", "wrong type", "does not fit"],
+)
+def test_a_result_that_is_no_column_for_the_rows_is_told(spark: SparkSession, result: Any, reason: str) -> None:
+    with pytest.raises(PySparkException, match=reason):
+        selected(spark, "SELECT f(id) FROM range(0, 4, 1, 1)", udf("bigint", "int", name="f")(result)).collect()
+
+
+def test_python_is_called_once_per_row_and_call(spark: SparkSession) -> None:
+    rows = selected(spark, "SELECT half(id), half(id) + 1, half(half(id * 2)) FROM range(3) WHERE id = 0", HALF)
+    plan = str(rows._jdf.queryExecution().executedPlan())  # type: ignore[operator]
+    assert plan.count("ArrowEvalPython") == 2, plan
+    assert plan.count("_flow_python_half(") == 3, plan
+    assert rows.columns == ["half(id)", "(half(id) + 1)", "half(half((id * 2)))"]
+    assert rows.collect()[0] == (0, 1, 0)
+
+
+def test_functions_of_the_main_module_and_of_a_script_s_folder_reach_the_workers(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "words_of_mine.py").write_text(
+        "from pyarrow.compute import utf8_reverse as backwards\n\ndef turn(a):\n    return backwards(a)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from_folder = udf("string", "string")(importlib.import_module("words_of_mine").turn)
+    main: dict[str, Any] = {"__name__": "__main__"}
+    exec("import pyarrow.compute as pc\ndef trim(a):\n    return pc.utf8_trim_whitespace(a)", main)
+    from_main = udf("string", "string", name="clean")(main["trim"])
+    assert selected(spark, "SELECT turn(clean(' abc ')) AS t", from_folder, from_main).collect() == [("cba",)]
+
+
+def test_what_cannot_work_is_refused_in_words(spark: SparkSession) -> None:
+    with pytest.raises(BadFunction, match="Spark has a function upper of its own"):
+        register([udf("string", "string", name="upper")(lambda texts: texts)], spark)
+    with pytest.raises(BadFunction, match="2 functions are called half"):
+        register([HALF, udf("bigint", "bigint", name="HALF")(half)], spark)
+    with pytest.raises(BadFunction, match="function ticks takes no array"):
+        register([udf((), "timestamp", name="ticks")(lambda: None)], spark)
+    lock = threading.Lock()
+    with pytest.raises(BadFunction, match="function waits cannot be sent to Spark's workers"):
+        register([udf("bigint", "string", name="waits")(lambda _: lock.acquire())], spark)
+
+
+def test_in_a_pipeline_a_row_that_raises_becomes_a_dead_letter(orders: Orders) -> None:
+    orders.numbered(range(10))
+    run_streaming_pipeline(
+        name="orders",
+        source=ObjectStoreLocalConnection(path=str(orders.inbox), format="json_lines"),
+        schema="id long, amount double",
+        transform_sql="SELECT id, half(id) AS half FROM source WHERE half(id) <> 2 AND id NOT IN (5, 7, 9)",
+        transform_on_error="dlq",
+        udfs=[HALF],
+        target=DuckDBConnection(path=str(orders.database)),
+        target_table=("main", "orders"),
+        bounded=True,
+    )
+    assert orders.in_database() == [(0, 0), (2, 1), (6, 3), (8, 4)]
+    reasons = sorted(letter.error for letter in orders.dead_letters())
+    assert ["udf half: ValueError: 1 is odd" in reasons[0], "udf half: ValueError: 3 is odd" in reasons[1]] == [
+        True,
+        True,
+    ]
