@@ -69,7 +69,13 @@ def run_declared(
     port = spec.metrics_port if metrics_port is None else metrics_port
     with watched(spec, port) as watch:
         return run_spec(
-            spec, bounded=bounded, flush=flush, spark=spark, on_batch=watch.batch, on_step=watch.health.step
+            spec,
+            bounded=bounded,
+            flush=flush,
+            spark=spark,
+            on_batch=watch.batch,
+            on_step=watch.health.step,
+            on_start=watch.health.started,
         )
 
 

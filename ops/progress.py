@@ -60,6 +60,11 @@ class Progress:
         if not self._silent:
             self._stderr.line(f"{self._name}: {text}")
 
+    def started(self) -> None:
+        """Spark is up; on a terminal the line no longer says that it is starting."""
+        if self._live:
+            self.note("waiting for input ...")
+
     def note(self, text: str) -> None:
         """What is going on; on a terminal, until the next batch."""
         if self._live:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,10 @@ def run(
             watch.batch(report)
             progress.batch(report)
 
+        def on_start(is_idle: Callable[[], bool]) -> None:
+            watch.health.started(is_idle)
+            progress.started()
+
         def tell() -> None:
             stop.wait()
             if not over.is_set():
@@ -66,7 +71,13 @@ def run(
         _log.info("started", extra={"pipeline": spec.name, "bounded": bounded, "pid": os.getpid()})
         try:
             result = run_spec(
-                spec, bounded=bounded, flush=flush, on_batch=on_batch, on_step=watch.health.step, stop=stop
+                spec,
+                bounded=bounded,
+                flush=flush,
+                on_batch=on_batch,
+                on_step=watch.health.step,
+                on_start=on_start,
+                stop=stop,
             )
         except Exception as error:
             failure = java_died() if may_pass(error) else None

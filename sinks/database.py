@@ -40,6 +40,8 @@ CREATE TABLE IF NOT EXISTS _ematix_flow_fences (
     PRIMARY KEY (pipeline, target)
 )"""
 
+_MOMENT = "%Y-%m-%dT%H:%M:%S.%fZ"
+
 
 class Database(Protocol):
     """The part of a driver's connection that is used here."""
@@ -195,7 +197,7 @@ class DatabaseSink(ABC):
     def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> None:
         columns = tuple(name for name in staged.columns if name not in HIDDEN)
         there = {column.name.lower() for column in self._columns(db)}
-        values = {"_loaded_at": datetime.now(UTC).isoformat(), "_batch_id": f"{batch.pipeline}/{batch.number}"}
+        values = {"_loaded_at": f"{datetime.now(UTC):{_MOMENT}}", "_batch_id": f"{batch.pipeline}/{batch.number}"}
         filled = {name: literal(values[name]) for name in self._shape.audit(columns) if name in there}
         for statement in MODES[self._mode](Load(self._located(db), source, columns, self._shape.keys, filled)):
             db.execute(statement)
@@ -222,7 +224,9 @@ class DatabaseSink(ABC):
             try:
                 yield db
             except self._driver_error() as error:
-                raise error if self._refusal(error) else self._failure(error) from error
+                if self._refusal(error):
+                    raise
+                raise self._failure(error) from error
 
 
 @contextmanager

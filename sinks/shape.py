@@ -45,7 +45,14 @@ class Shape:
         derived = [c.name for c in (self._definition.columns if self._definition else ()) if _is_derived(c)]
         own = _HISTORY if self._is_history else ()
         given = {column.name.lower(): column for column in of_rows(schema) if column.name.lower() not in own}
-        rows = [replace(declared[low], name=c.name) if low in declared else c for low, c in given.items()]
+        keys = {key.lower() for key in self.keys}
+        rows = [
+            # That Spark knows of no NULL today is no reason to forbid them in the table, except in a key.
+            replace(declared[low], name=c.name)
+            if low in declared
+            else replace(c, nullable=c.nullable or low not in keys)
+            for low, c in given.items()
+        ]
         rows += [declared[name.lower()] for name in derived if name.lower() not in given]
         self._check_keys(rows)
         return rows

@@ -1,9 +1,9 @@
 """What travels beside the columns of the payload: when a row happened, where it came from, and what is wrong with it.
 
-`_event_ts` is usable by name but not part of `*`. Columns that begin with `_flow_` are ours alone. `_flow_error` is NULL
-for a good row; for a bad one it holds everything its dead letter needs. Bad rows are tagged, never raised; the runner
-splits by the tag. What only some pipelines need is carried only there, because on the way of millions of rows every
-byte counts.
+`_event_ts` is usable by name but not part of `*`. Columns that begin with `_flow_` are ours alone. `_flow_error` is
+NULL for a good row; for a bad one it holds everything its dead letter needs. Bad rows are tagged, never raised; the
+runner splits by the tag. What only some pipelines need is carried only there, because on the way of millions of rows
+every byte counts.
 """
 
 from __future__ import annotations

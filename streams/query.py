@@ -23,7 +23,7 @@ BatchTransform = Callable[["DataFrame", Mapping[str, "DataFrame"]], "DataFrame"]
 
 @dataclass(frozen=True)
 class Plan:
-    """The streaming rows, bad ones tagged, and the SQL that the runner still has to apply to the good rows of a batch."""
+    """The streaming rows, bad ones tagged, and the SQL that is still to be applied to the good rows of each batch."""
 
     rows: DataFrame
     batch_transform: BatchTransform | None = None

@@ -45,7 +45,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What one committed batch did, for progress lines and metrics."""
+    """What one batch did that is about to be committed, for progress lines and metrics."""
 
     pipeline: str
     number: int
@@ -127,6 +127,7 @@ class Runner:
             self.divert(batch)
             self.release(batch)
             self.commit(batch)
+            self._on_batch(self._report(batch))
         except BaseException as error:
             self.failure = error
             raise
@@ -186,13 +187,16 @@ class Runner:
     @step
     def commit(self, batch: Batch) -> None:
         """8. Returning lets Spark write `commits/N`."""
-        bad = self.bad.by_stage()
         self.tally.batches += 1
         self.tally.consumed += self.consumed
         self.tally.written.update(self.written)
-        {"drop": self.tally.dropped, "dlq": self.tally.dead}.get(self._policy, Counter()).update(bad)
-        seconds = dict(self.watch.latest)
-        self._on_batch(BatchReport(self._spec.name, batch.number, self.consumed, dict(self.written), bad, seconds))
+        outcome = {"drop": self.tally.dropped, "dlq": self.tally.dead}.get(self._policy)
+        if outcome is not None:
+            outcome.update(self.bad.by_stage())
+
+    def _report(self, batch: Batch) -> BatchReport:
+        bad, seconds = self.bad.by_stage(), dict(self.watch.latest)
+        return BatchReport(self._spec.name, batch.number, self.consumed, dict(self.written), bad, seconds)
 
     def bind(self, query: StreamingQuery) -> None:
         """Tell the runner which query it runs in, once that has started."""
@@ -212,7 +216,7 @@ class Runner:
 
     def _transformed(self, batch: Batch, good: DataFrame) -> DataFrame:
         transform = self._plan.batch_transform
-        return good if transform is None else transform(good, self._lookups.tables(batch.number))
+        return good if transform is None else transform(good, self._lookups.tables(batch.number, good.sparkSession))
 
     def _staged(self, batch: Batch, routed: Routed) -> tuple[Staging, Seen]:
         """With what Spark has counted meanwhile, which is right only before the rows are read again."""

@@ -44,24 +44,30 @@ class SetAside:
     """Empty at the start of each batch."""
 
     _places: list[_Place] = field(default_factory=list)
+    _counts: Counter[str] | None = None
 
     def seen(self, seen: Seen, rows: DataFrame) -> None:
         """Bad rows among those that passed."""
         if seen.bad:
-            self._places.append(_Place(seen.errors, None if seen.complete else rows))
+            self._add(_Place(seen.errors, None if seen.complete else rows))
 
     def found(self, errors: Iterable[str]) -> None:
         """Bad rows that were looked for."""
-        self._places.append(_Place(tuple(errors)))
+        self._add(_Place(tuple(errors)))
+
+    def _add(self, place: _Place) -> None:
+        self._places.append(place)
+        self._counts = None
 
     def __bool__(self) -> bool:
         return bool(self._places)
 
     def by_stage(self) -> dict[str, int]:
-        total: Counter[str] = Counter()
-        for place in self._places:
-            total.update(place.by_stage())
-        return dict(total)
+        if self._counts is None:
+            self._counts = Counter()
+            for place in self._places:
+                self._counts.update(place.by_stage())
+        return dict(self._counts)
 
     def __iter__(self) -> Iterator[BadRow]:
         return (BadRow.read(error) for place in self._places for error in place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 from ematix_flow.connections import DeltaLocalConnection
@@ -151,7 +151,7 @@ def _located(root: Path, query: str) -> Path:
 
 def _times_of_files(files: Column) -> Column:
     """When each file was written, which Spark tells of a stream of files but not of a Delta stream."""
-    from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+    from pyspark.sql.pandas.functions import arrow_udf
 
     def times(names: pa.Array) -> pa.Array:
         import pyarrow as pa
@@ -161,7 +161,8 @@ def _times_of_files(files: Column) -> Column:
         return pa.array(written, pa.timestamp("us", "UTC")).take(found.indices)
 
     # A lambda, because Spark would look for the meaning of a function's annotations.
-    return arrow_udf(lambda names: times(names), "timestamp", ArrowUDFType.SCALAR)(files)  # noqa: PLW0108
+    function = arrow_udf(lambda names: times(names), "timestamp")  # type: ignore[call-overload]  # noqa: PLW0108
+    return cast("Column", function(files))
 
 
 def _misfit(name: str, kind: DataType) -> Column:
