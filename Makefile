@@ -9,7 +9,7 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
-FOLDERS := streams windows joins cdc sinks state batch ops
+FOLDERS := streams windows joins cdc sinks state batch ops testing
 
 # Stamps: what a virtual environment holds, renewed when the file it was made from changes.
 RUN := .venv/.run

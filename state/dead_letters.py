@@ -169,7 +169,10 @@ class DeadLetters:
             "SELECT stage, error_code, status, count(*), min(failed_at) FROM dead_letters "
             "GROUP BY stage, error_code, status ORDER BY stage, error_code, status"
         )
-        return [Count(*row[:-1], oldest=datetime.fromisoformat(row[-1])) for row in rows]
+        return [
+            Count(stage, code, status, letters, datetime.fromisoformat(oldest))
+            for stage, code, status, letters, oldest in rows
+        ]
 
     def park(self, ids: Iterable[str]) -> int:
         """Not the leased ones: a replay has them in hand."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.specs import Source
@@ -105,11 +106,24 @@ def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source,
     )
 
 
-def csv_bytes(payload: Column) -> Column:
+def csv_bytes(payload: Column, options: CsvOptions) -> Column:
     """The line as it was, where it could not be cut into fields; otherwise its fields, written as CSV again."""
     from pyspark.sql import functions as F
 
-    return F.coalesce(payload[MALFORMED], F.to_csv(payload.dropFields(MALFORMED))).cast("binary")
+    written = F.to_csv(payload.dropFields(MALFORMED), writer_options(options))
+    return F.coalesce(payload[MALFORMED], written).cast("binary")
+
+
+def writer_options(options: CsvOptions) -> dict[str, str]:
+    """So that the same options read the fields back as they were."""
+    return {
+        "sep": options.delimiter,
+        "quote": options.quote,
+        "escape": options.escape or options.quote,
+        "nullValue": options.null_value,
+        "ignoreLeadingWhiteSpace": "false",
+        "ignoreTrailingWhiteSpace": "false",
+    }
 
 
 def _columnar(form: str) -> Decoder:
@@ -139,15 +153,15 @@ DECODERS: dict[str, Decoder] = {
     "parquet": _columnar("parquet"),
     "orc": _columnar("orc"),
 }
-RENDERED: dict[str, Callable[[Column], Column]] = {
-    "json_lines": as_bytes,
-    "csv": csv_bytes,
-    "parquet": as_json_bytes,
-    "orc": as_json_bytes,
-}
-"""How the payload of each format becomes the bytes that are kept."""
 EXACT_POSITIONS = frozenset({"csv"})
 """Formats whose rows have a number of their own; others only know the block of the file that a row lies in."""
+
+
+def rendered(form: str, source: Source) -> Callable[[Column], Column]:
+    """How the payload of a format becomes the bytes that are kept."""
+    if form == "csv":
+        return partial(csv_bytes, options=CsvOptions.of(source))
+    return as_bytes if form == "json_lines" else as_json_bytes
 
 
 def csv_reader_options(source: Source) -> dict[str, Any]:

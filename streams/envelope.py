@@ -59,10 +59,11 @@ def as_bytes(payload: Column) -> Column:
 
 
 def as_json_bytes(payload: Column) -> Column:
-    """For a payload that is a struct of columns."""
+    """For a payload that is a struct of columns. Spark alone would stop at the milliseconds of a time."""
     from pyspark.sql import functions as F
 
-    return F.to_json(payload).cast("binary")
+    micros = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+    return F.to_json(payload, {"timestampFormat": f"{micros}XXX", "timestampNTZFormat": micros}).cast("binary")
 
 
 @dataclass(frozen=True)

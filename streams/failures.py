@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ematix_flow.errors import FlowError
+from ematix_flow.streams.sources.delta import SourceChanged
 
 
 class BadRowError(FlowError):
@@ -67,6 +68,8 @@ def explained(error: BaseException, step: str, batch: int) -> FlowError:
             f"batch {batch}: a row failed in the transform: {words}",
             next_step="guard the expression, for example with try_cast or try_divide",
         )
+    if changed := SourceChanged.found_in(error):
+        return changed
     return BatchFailed(
         f"batch {batch} failed in step {step}: {words}",
         next_step="the batch is planned again when the pipeline runs next; `flow --debug ...` shows the whole error",

@@ -68,6 +68,12 @@ class FilesOrigin(_Folder):
 
 
 class DeltaOrigin(_Folder):
+    @property
+    def place(self) -> Path:
+        """`shop.orders` is the table that a target of this schema and name writes, unless a folder is called so."""
+        literal = super().place
+        return literal if literal.exists() else literal.with_name(literal.name.replace(".", "/"))
+
     def state(self) -> str:
         log = self.place / "_delta_log"
         if not log.is_dir():

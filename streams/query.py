@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.state.store import LocalStore
 from ematix_flow.streams.envelope import ERROR, EVENT_TS, Carried
 from ematix_flow.streams.failures import spark_words
 from ematix_flow.streams.observed import observed
@@ -51,9 +52,10 @@ def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Pla
 
 
 def start(
-    spec: PipelineSpec, rows: DataFrame, run: Callable[[DataFrame, int], None], checkpoint: str, *, bounded: bool
+    spec: PipelineSpec, rows: DataFrame, run: Callable[[DataFrame, int], None], store: LocalStore, *, bounded: bool
 ) -> StreamingQuery:
-    writer = rows.writeStream.queryName(spec.name).option("checkpointLocation", checkpoint).foreachBatch(run)
+    checkpoint = str(store.checkpoint)
+    writer = rows.writeStream.queryName(store.pipeline).option("checkpointLocation", checkpoint).foreachBatch(run)
     if bounded:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{spec.trigger_interval_ms or 0} milliseconds").start()

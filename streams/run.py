@@ -99,7 +99,7 @@ def _run(
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
-    query = start(spec, rows, runner, str(store.checkpoint), bounded=bounded)
+    query = start(spec, rows, runner, store, bounded=bounded)
     runner.bind(query)
     on_start(lambda: str(query.status["message"]).startswith("Waiting"))
     try:

@@ -177,7 +177,7 @@ class Runner:
     def divert(self, batch: Batch) -> None:
         """6. Dead letters, with ids derived from where the rows came from."""
         if self._policy == "dlq":
-            self._store.divert(letters(self._spec.name, self._source, self.bad))
+            self._store.divert(letters(self._spec.name, batch.number, self._source, self.bad))
 
     @step
     def release(self, batch: Batch) -> None:

@@ -73,13 +73,13 @@ class SetAside:
         return (BadRow.read(error) for place in self._places for error in place)
 
 
-def letters(pipeline: str, source: StreamSource, bad_rows: Iterable[BadRow]) -> Iterator[DeadLetter]:
+def letters(pipeline: str, batch: int, source: StreamSource, bad_rows: Iterable[BadRow]) -> Iterator[DeadLetter]:
     """Each with a position of its own. Where the source knows only the block that a row lies in, the content tells rows
     of a block apart, and equal ones are numbered: a repeated batch gives the same ids in whatever order."""
     equals: Counter[str] = Counter()
     for bad in bad_rows:
-        position = bad.position
-        if not source.exact_positions or not position:
+        position = bad.position or f"batch {batch}"
+        if not source.exact_positions or not bad.position:
             digest = hashlib.sha256(bad.payload or (bad.message or "").encode()).hexdigest()[:12]
             position = f"{position}+{digest}"
             equals[position] += 1
@@ -92,7 +92,7 @@ def letters(pipeline: str, source: StreamSource, bad_rows: Iterable[BadRow]) -> 
             error=bad.message or source.reason(bad.payload),
             source=bad.source or source.origin.source,
             position=position,
-            event_ts=bad.event_ts or source.arrived(bad.position),
+            event_ts=bad.event_ts or (source.arrived(bad.position) if bad.position else None),
             payload_format=source.payload_format,
             payload=bad.payload,
             failed_at=datetime.now(UTC),

@@ -110,8 +110,12 @@ class Targets:
         return Staging(rows, counted, fit.rows, seen, numbered, staged, refused)
 
     def _applied(self, batch: Batch, staging: Staging) -> set[str]:
-        done = {name: sink.apply(staging.staged[name], batch, batch.fence(name)) for name, sink in self._sinks.items()}
-        return {name for name, applied in done.items() if applied.done}
+        done = set()
+        for name, sink in self._sinks.items():
+            batch.reached(f"apply/{name}")
+            if sink.apply(staging.staged[name], batch, batch.fence(name)).done:
+                done.add(name)
+        return done
 
     def _without_refused(self, batch: Batch, staging: Staging) -> Staging:
         """Find what any target refuses, and stage the rest again. It is noted first: after a crash, a target that has

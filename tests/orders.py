@@ -2,7 +2,9 @@
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import pyarrow.parquet as pq
 
 from ematix_flow import run_pipeline
 from ematix_flow.result import RunResult
+from ematix_flow.specs import SparkSettings
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters
 from ematix_flow.state.home import dead_letters_of
+from ematix_flow.streams.session import session_for
 
 SCHEMA = "id long, amount double"
 
@@ -62,7 +66,10 @@ class Orders:
         return "\n".join([*lines, more])
 
     def run(self, **declaration: Any) -> RunResult:
-        return run_pipeline(config_str=self.toml(**declaration), bounded=True)
+        return self.run_text(self.toml(**declaration))
+
+    def run_text(self, text: str) -> RunResult:
+        return run_pipeline(config_str=text, bounded=True)
 
     def in_database(self, query: str = "SELECT * FROM orders ORDER BY ALL") -> list[tuple[Any, ...]]:
         if not self.database.exists():
@@ -100,10 +107,21 @@ class Orders:
             for statement in statements:
                 db.execute(statement)
 
+    def in_sqlite(self, query: str = "SELECT * FROM orders") -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.folder / "orders.sqlite")) as db:
+            return db.execute(query).fetchall()
+
+    def in_delta(self, query: str = "SELECT * FROM orders") -> list[tuple[Any, ...]]:
+        session = session_for(SparkSettings(), jar_groups={"delta"})
+        session.read.format("delta").load(str(self.folder / "lake" / "orders")).createOrReplaceTempView("orders")
+        return [tuple(row) for row in session.sql(query).collect()]
+
     def _target(self, target: str, table: str) -> str:
         """`table` is what all targets that are tables say of it."""
-        if target == "duckdb":
-            return f'[[targets]]\nkind = "duckdb"\npath = "{self.database}"\n{table}\n[targets.table]\nname = "orders"'
+        places = {"duckdb": self.database, "sqlite": self.folder / "orders.sqlite", "delta_local": self.folder / "lake"}
+        if target in places:
+            place = f'kind = "{target}"\npath = "{places[target]}"'
+            return f'[[targets]]\n{place}\n{table}\n[targets.table]\nname = "orders"'
         form, _, options = target.partition("\n")
         return f'[[targets]]\nkind = "object_store_local"\npath = "{self.outbox}"\nformat = "{form}"\n{options}'
 

@@ -39,7 +39,7 @@ class PipelineSpec(Declared):
     dlq_store: Literal["auto", "topic", "table"] = "auto"
     """Where dead letters go; auto is the topic if there is one, otherwise a table in the state store."""
     dlq_max_attempts: Positive = 3
-    """After so many replays a dead letter is parked."""
+    """A dead letter is parked when so many attempts have failed, the first one included; one replay is always tried."""
     delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"
     """What Kafka targets promise."""
     trigger_interval_ms: NotNegative | None = None

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from ematix_flow.connections import ObjectStoreLocalConnection
 from ematix_flow.specs import Source
 from ematix_flow.state.store import LocalStore
-from ematix_flow.streams.decode import DECODERS, EXACT_POSITIONS, RENDERED
+from ematix_flow.streams.decode import DECODERS, EXACT_POSITIONS, rendered
 from ematix_flow.streams.envelope import Carried, Origin, wrapped
 from ematix_flow.streams.reasons import why_bad_json
 from ematix_flow.streams.sources.base import SourceNotFound
@@ -48,7 +48,7 @@ class FileSource:
             )
         self.payload_format = str(connection.format)
         self.exact_positions = self.payload_format in EXACT_POSITIONS
-        self.origin = Origin(name, RENDERED[self.payload_format])
+        self.origin = Origin(name, rendered(self.payload_format, source))
         self.payload_schema = fixed_schema(source, name, self.payload_format, self._path, store, session)
 
     def read(self, session: SparkSession, carried: Carried) -> DataFrame:

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ematix_flow import DuckDBConnection, Lookup, ObjectStoreLocalConnection, SQLiteConnection
+from ematix_flow import DeltaLocalConnection, DuckDBConnection, Lookup, ObjectStoreLocalConnection, SQLiteConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.state.store import LocalStore
 from ematix_flow.streams.lookups import Lookups
@@ -95,7 +95,7 @@ def test_duckdb_columns_keep_their_types_or_become_text(tmp_path: Path, store: L
         "TIMESTAMP '2026-01-01 10:00:00.000001'": ("timestamp_ntz", "2026-01-01 10:00:00.000001"),
         "TIMESTAMP_NS '2026-01-01 10:00:00.000001'": ("timestamp_ntz", "2026-01-01 10:00:00.000001"),
         "TIMESTAMPTZ '2026-01-01 10:00:00+00'": ("timestamp", "2026-01-01 10:00:00"),
-        "[1, NULL]": ("array<int>", "[1, NULL]"),
+        "[1, NULL]": ("array<int>", "[1, null]"),
         "{'a': 1, 'b': 'x'}": ("struct<a:int,b:string>", "{1, x}"),
         "MAP {'k': 1}": ("map<string,int>", "{k -> 1}"),
         "true": ("boolean", "true"),
@@ -124,6 +124,22 @@ def test_files_are_read_from_a_folder_a_file_or_a_glob(
     for query in ("customers", "cust*"):
         found = read(Lookup(connection=connection, query=query), store, spark)
         assert sorted((row.id, row.name, row.score) for row in found.collect()) == [(1, "ada", 1.5), (2, "bob", None)]
+
+
+def test_delta_tables_are_found_by_schema_and_table_or_by_folder(
+    tmp_path: Path, store: LocalStore, spark: SparkSession
+) -> None:
+    connection = DeltaLocalConnection(path=str(tmp_path / "lake"))
+    written = spark.sql("SELECT 1L AS id, 'ada' AS name, DATE '2026-01-01' AS since").write.format("delta")
+    written.save(str(tmp_path / "lake" / "crm" / "customers"))
+    for given in ({"schema": "crm", "table": "customers"}, {"query": "crm.customers"}, {"query": "crm/customers"}):
+        assert names(read(Lookup(connection=connection, **given), store, spark)) == ["ada"]
+    declared = {"customers": Lookup(connection=connection, query="crm/customers")}
+    written.mode("append").save(str(tmp_path / "lake" / "crm" / "customers"))
+    assert names(Lookups(declared, store, spark).tables(0)["customers"]) == ["ada"], "batch 0 has its version"
+    assert names(Lookups(declared, store, spark).tables(1)["customers"]) == ["ada", "ada"]
+    with pytest.raises(FlowError, match=r"lookup 'customers': there is no Delta table at .*lake/orders"):
+        Lookups({"customers": Lookup(connection=connection, table="orders")}, store, spark).tables(2)
 
 
 def test_a_batch_that_is_planned_again_sees_what_it_saw(tmp_path: Path, store: LocalStore, spark: SparkSession) -> None:

@@ -81,19 +81,18 @@ def test_a_row_that_raises_fails_alone(spark: SparkSession) -> None:
         selected(spark, "SELECT half(id * 2 - (id = 333)::int) FROM range(1000)", HALF).collect()
 
 
-@pytest.mark.parametrize(
-    ("result", "reason"),
-    [
-        (pc.sum, "udf f: it returned Int64Scalar, not an Arrow array"),
-        (lambda numbers: numbers.slice(1), "udf f: it returned 3 values for 4 rows"),
-        (lambda numbers: pa.array([[1]] * len(numbers)), "udf f: it returned list<.*>, which cannot become int32"),
-        (lambda numbers: pa.array([1 << 40] * len(numbers)), "udf f: ArrowInvalid: Integer value 1099511627776"),
-    ],
-    ids=["no array", "too short", "wrong type", "does not fit"],
-)
-def test_a_result_that_is_no_column_for_the_rows_is_told(spark: SparkSession, result: Any, reason: str) -> None:
-    with pytest.raises(PySparkException, match=reason):
-        selected(spark, "SELECT f(id) FROM range(0, 4, 1, 1)", udf("bigint", "int", name="f")(result)).collect()
+def test_a_result_that_is_no_column_for_the_rows_is_told(spark: SparkSession) -> None:
+    wrong = {
+        "it returned Int64Scalar, not an Arrow array": pc.sum,
+        "it returned 3 values for 4 rows": lambda numbers: numbers.slice(1),
+        "it returned list<.*>, which cannot become int32": lambda numbers: pa.array([[1]] * len(numbers)),
+        "ArrowInvalid: Integer value 1099511627776": lambda numbers: pa.array([1 << 40] * len(numbers)),
+    }
+    session = spark.newSession()
+    register([udf("bigint", "int", name=f"f{number}")(each) for number, each in enumerate(wrong.values())], session)
+    for number, reason in enumerate(wrong):
+        with pytest.raises(PySparkException, match=f"udf f{number}: {reason}"):
+            session.sql(f"SELECT f{number}(id) FROM range(0, 4, 1, 1)").collect()
 
 
 def test_python_is_called_once_per_row_and_call(spark: SparkSession) -> None:
