@@ -64,6 +64,26 @@ def text(of: Expression) -> str:
     return str(getattr(pretty, "MODULE$").toPrettySQL(of, True))
 
 
+# With inputs that do not fail, these do not, either; what is not listed is tried.
+_HARMLESS = frozenset({
+    "AttributeReference", "Literal", "PythonUDF", "GetStructField", "CreateNamedStruct", "IsNull", "IsNotNull", "Not",
+    "And", "Or", "EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In",
+    "InSet", "CaseWhen", "If", "Coalesce", "Upper", "Lower", "Length", "Concat", "ConcatWs", "StringTrim",
+    "StringTrimLeft", "StringTrimRight", "StartsWith", "EndsWith", "Contains",
+})  # fmt: skip
+
+
+def cannot_fail(value: Expression) -> bool:
+    harmless = kind(value) in _HARMLESS or (kind(value) == "Cast" and _is_widening(value))
+    return harmless and all(cannot_fail(child) for child in children(value))
+
+
+def _is_widening(cast: Expression) -> bool:
+    source, result = cast.child().dataType(), cast.dataType()
+    rule = getattr(getattr(_jvm().org.apache.spark.sql.catalyst.expressions, "Cast$"), "MODULE$")
+    return bool(source.sameType(result) or rule.canUpCast(source, result))
+
+
 def kind(node: Plan | Expression) -> str:
     return str(node.getClass().getSimpleName())
 

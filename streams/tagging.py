@@ -108,10 +108,24 @@ def fails(value: Expression) -> Column:
 
 
 def _reason(name: str, value: Expression) -> Column:
-    """The smallest part of the expression that fails by itself tells most."""
+    """What a function of the user's raised; otherwise the smallest part of the expression that fails by itself."""
     from pyspark.sql import functions as F
 
-    return F.coalesce(*[F.when(fails(part), _words(name, part)) for part in _parts(value)], _words(name, value))
+    raised = [catalyst.column(catalyst.tried(message)) for message in _raised(value)]
+    found = [F.when(message.isNotNull(), words("raised", _where(name), message)) for message in raised]
+    found += [F.when(fails(part), _words(name, part)) for part in _parts(value)]
+    return F.coalesce(*found, _words(name, value))
+
+
+def _raised(value: Expression) -> Iterator[Expression]:
+    """Messages that come from the row, as those of Python functions do; a constant one says nothing about it."""
+    if catalyst.kind(value) == "RaiseError":
+        # Its parameters are a map of one entry, the message.
+        message = catalyst.children(value.errorParms())[1]
+        if not message.foldable():
+            yield message
+    for child in catalyst.children(value):
+        yield from _raised(child)
 
 
 def _parts(value: Expression) -> Iterator[Expression]:
@@ -132,10 +146,8 @@ def _has_variables(value: Expression) -> bool:
 
 
 def _words(name: str, failing: Expression) -> Column:
-    kind = catalyst.kind(failing)
-    where = "WHERE: " if name == KEEP else f"column {name}: "
+    kind, where = catalyst.kind(failing), _where(name)
     if kind == "RaiseError":
-        # Its parameters are a map of one entry, the message.
         return words("raised", where, catalyst.column(catalyst.children(failing.errorParms())[1]))
     if kind == "Cast":
         return words("bad-cast", where, 'cannot read "', catalyst.column(failing.child()), f'" as {_type(failing)}')
@@ -144,6 +156,10 @@ def _words(name: str, failing: Expression) -> Column:
     for number, used in enumerate(inputs):
         parts += [", " if number else " with ", f"{used.name()} = ", catalyst.column(used)]
     return words("divide-by-zero" if kind in _DIVISIONS else "transform-failed", *parts)
+
+
+def _where(name: str) -> str:
+    return "WHERE: " if name == KEEP else f"column {name}: "
 
 
 def _type(value: Expression) -> str:

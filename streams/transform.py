@@ -17,7 +17,7 @@ from ematix_flow.errors import FlowError
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.catalyst import Expression, Plan
 from ematix_flow.streams.envelope import ERROR, EVENT_TS, OURS, Origin
-from ematix_flow.streams.tagging import KEEP, attempt, tagged
+from ematix_flow.streams.tagging import KEEP, attempt, may_go_on, tagged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +26,6 @@ SOURCE = "source"
 
 # Spark resolves the name `source` while the plan is built; two pipelines of one process must not do that at once.
 _naming = threading.Lock()
-_CANNOT_FAIL = frozenset({"AttributeReference", "Literal"})
 
 
 class BadSql(FlowError):
@@ -77,7 +76,7 @@ class SqlTransform:
         for number, one in enumerate(catalyst.items(step.projectList())):
             if number in hidden or one.name().startswith(OURS):
                 continue
-            if catalyst.kind(one) != "Alias" or catalyst.kind(one.child()) in _CANNOT_FAIL:
+            if catalyst.kind(one) != "Alias" or catalyst.cannot_fail(one.child()):
                 outputs.append(catalyst.column(one))
             else:
                 attempts.append(attempt(one.child(), one, rows))
@@ -86,10 +85,15 @@ class SqlTransform:
 
     def _filtered(self, rows: DataFrame, condition: Expression) -> DataFrame:
         """Rows are only marked: they are left out after they were counted."""
-        keep = catalyst.named(catalyst.column(condition).alias(KEEP), rows)
+        from pyspark.sql import functions as F
+
         others = [catalyst.column(a) for a in catalyst.items(catalyst.analyzed(rows).output()) if not _is_ours(a)]
-        outputs = [*others, catalyst.column(keep.toAttribute())]
-        return tagged(rows, [attempt(condition, keep, rows)], outputs, self.origin, "transform", without=KEEP)
+        if catalyst.cannot_fail(condition):
+            keep = F.when(may_go_on(rows), catalyst.column(condition)).alias(KEEP)
+            return tagged(rows, [], [*others, keep], self.origin, "transform", without=KEEP)
+        named = catalyst.named(catalyst.column(condition).alias(KEEP), rows)
+        outputs = [*others, catalyst.column(named.toAttribute())]
+        return tagged(rows, [attempt(condition, named, rows)], outputs, self.origin, "transform", without=KEEP)
 
     def _starred(self, plan: Plan, text: str, rows: DataFrame) -> set[int]:
         """Which of the columns of the outermost SELECT are there only because `*` took our `_event_ts` for one."""
