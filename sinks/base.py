@@ -101,7 +101,8 @@ class SchemaDrift(FlowError):
         self.differences = tuple(differences)
         super().__init__(
             f"the rows do not fit table {table}: " + "; ".join(differences),
-            next_step="change the transform to produce the table's columns, or alter the table",
+            next_step='on_drift = "evolve" adds columns and widens types, on_drift = "ignore" leaves columns out and '
+            "casts to the table's types; or change the transform, or the table",
         )
 
 

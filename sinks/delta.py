@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 from ematix_flow.connections import DeltaLocalConnection
 from ematix_flow.sinks.base import EVENT_TIME, HIDDEN, ORDER, ROW, Applied, Batch, Capabilities, Staged
 from ematix_flow.sinks.delta_modes import MODES, Load
-from ematix_flow.sinks.delta_shape import Shape
 from ematix_flow.sinks.delta_table import DeltaTable, write_errors_in_words
 from ematix_flow.sinks.delta_types import TYPES
 from ematix_flow.sinks.ordering import latest_per_key, versions
+from ematix_flow.sinks.shape import Shape
 from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
 

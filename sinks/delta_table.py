@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.sinks.base import TargetRefused, TargetUnavailable
+from ematix_flow.sinks.base import SchemaDrift, TargetRefused, TargetUnavailable
 from ematix_flow.sinks.delta_types import found, named, quoted
-from ematix_flow.sinks.drift import TableColumn, drift
+from ematix_flow.sinks.drift import TableColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +98,7 @@ class DeltaTable:
         try:
             yield
         except _spark_errors() as error:
-            raise drift(self.path, [f"Delta does not {attempt}: {_words(error)}"]) from error
+            raise SchemaDrift(self.path, [f"Delta does not {attempt}: {_words(error)}"]) from error
 
     @property
     def _java(self) -> Any:

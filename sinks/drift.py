@@ -128,21 +128,12 @@ def fit(
         if not column.nullable and not column.has_default and column.name.lower() not in brought
     ]
     if differences := [v.difference for v in verdicts if v.difference] + lacking:
-        raise drift(table, differences)
+        raise SchemaDrift(table, differences)
     return Fit(
         StructType([v.staged.field for v in verdicts if v.staged]),
         added=tuple(v.added for v in verdicts if v.added),
         widened=tuple(v.widened for v in verdicts if v.widened),
     )
-
-
-def drift(table: str, differences: list[str]) -> SchemaDrift:
-    error = SchemaDrift(table, differences)
-    error.next_step = (
-        'on_drift = "evolve" adds columns and widens types, on_drift = "ignore" leaves columns out and casts to the '
-        "table's types; or change the transform, or the table"
-    )
-    return error
 
 
 def _missing(given: TableColumn, on_drift: str) -> _Verdict:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.connections import DuckDBConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks import duckdb_types
-from ematix_flow.sinks.base import Staged
+from ematix_flow.sinks.base import SchemaDrift, Staged
 from ematix_flow.sinks.database import Database, DatabaseSink, first_line
-from ematix_flow.sinks.drift import TableColumn, drift
+from ematix_flow.sinks.drift import TableColumn
 from ematix_flow.sinks.tables import literal, quoted
 from ematix_flow.specs import Target
 
@@ -85,7 +85,7 @@ class DuckDBSink(DatabaseSink):
             db.execute(f"ALTER TABLE {self._located(db)} ALTER COLUMN {quoted(column.name)} TYPE {kind}")
         except duckdb.Error as error:
             difference = f"column {column.name} has to become {kind}, which DuckDB refuses: {first_line(error)}"
-            raise drift(self._ref.full_name, [difference]) from error
+            raise SchemaDrift(self._ref.full_name, [difference]) from error
 
     def _encoded(self, rows: DataFrame) -> DataFrame:
         return rows

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import FlowError
-from ematix_flow.sinks.drift import Fit, TableColumn, Types, drift, fit, of_declared, of_rows
+from ematix_flow.sinks.base import SchemaDrift
+from ematix_flow.sinks.drift import Fit, TableColumn, Types, fit, of_declared, of_rows
 from ematix_flow.specs import Target
 from ematix_flow.table import AUDIT_COLUMNS, SCD2_COLUMNS, VALID_FROM, Column, TableDefinition
 
@@ -86,7 +87,7 @@ class Shape:
         there = {column.name.lower() for column in found}
         history = _HISTORY if self._is_history else ()
         if missing := [f"column {n}, which scd2 fills, is not in the table" for n in history if n not in there]:
-            raise drift(self.name, missing)
+            raise SchemaDrift(self.name, missing)
         audit = self.audit([column.name for column in rows])
         wanted = [*rows, *of_declared([c for c in AUDIT_COLUMNS if c.name in audit])]
         fitted = fit(self.name, wanted, found, self.target.on_drift, self.types, filled=history)

@@ -23,7 +23,7 @@ def analyzed(rows: DataFrame) -> Plan:
 
 
 def parsed(session: SparkSession, sql: str) -> Plan:
-    return session._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # type: ignore[attr-defined]  # noqa: SLF001
+    return session._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # noqa: SLF001
 
 
 def inlined(plan: Plan) -> Plan:
@@ -35,7 +35,7 @@ def frame(plan: Plan, session: SparkSession) -> DataFrame:
     from pyspark.sql.classic.dataframe import DataFrame
 
     dataset = _jvm().org.apache.spark.sql.classic.Dataset
-    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # type: ignore[attr-defined]  # noqa: SLF001
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
 
 
 def column(expression: Expression) -> Column:
@@ -45,7 +45,7 @@ def column(expression: Expression) -> Column:
 
 
 def expression(of: Column) -> Expression:
-    return _jvm().org.apache.spark.sql.classic.ExpressionUtils.expression(of._jc)  # type: ignore[attr-defined]  # noqa: SLF001
+    return _jvm().org.apache.spark.sql.classic.ExpressionUtils.expression(of._jc)  # noqa: SLF001
 
 
 def named(of: Column, rows: DataFrame) -> Expression:

@@ -2,7 +2,7 @@
 
 Three functions of Spark's make one of the user's: a Python one that gives value and error of each row and never raises,
 a SQL one that gives the value or raises the error, and one with the user's name that casts arguments and calls both.
-Spark puts the two in SQL into the plan of whoever calls them, and calls Python once where equal calls meet.
+Spark puts the two in SQL into the plan of whoever calls them.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ def _register_python(udf: ScalarUdf, session: SparkSession) -> None:
     kind = to_arrow_type(result["value"].dataType, timezone="UTC")
     # A lambda, because Spark would read type hints as a choice among its own kinds of function.
     python = arrow_udf(lambda *arrays: _rows(name, function, kind, arrays), result)  # type: ignore[call-overload]
+    # Spark would repeat a deterministic call wherever its result is used, and move errors out of what guards them.
+    python = python.asNondeterministic()
     try:
         session.udf.register(f"{_PYTHON}{udf.name}", python)
     except (pickle.PicklingError, TypeError) as error:

@@ -98,7 +98,7 @@ class PipelineTest:
         to = moment(time)
         if to < self._clock:
             raise UsageError(
-                f"the clock is at {self._clock.isoformat()} and never goes back, not to {to.isoformat()} either",
+                f"the clock is at {self._clock.isoformat()} and never goes back to {to.isoformat()}",
                 next_step="feed older rows with event_time=",
             )
         self._clock = to

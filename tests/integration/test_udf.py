@@ -95,13 +95,24 @@ def test_a_result_that_is_no_column_for_the_rows_is_told(spark: SparkSession) ->
             session.sql(f"SELECT f{number}(id) FROM range(0, 4, 1, 1)").collect()
 
 
-def test_python_is_called_once_per_row_and_call(spark: SparkSession) -> None:
-    rows = selected(spark, "SELECT half(id), half(id) + 1, half(half(id * 2)) FROM range(3) WHERE id = 0", HALF)
-    plan = str(rows._jdf.queryExecution().executedPlan())  # type: ignore[operator]
-    assert plan.count("ArrowEvalPython") == 2, plan
-    assert plan.count("_flow_python_half(") == 3, plan
-    assert rows.columns == ["half(id)", "(half(id) + 1)", "half(half((id * 2)))"]
-    assert rows.collect()[0] == (0, 1, 0)
+def test_functions_are_called_wherever_sql_takes_a_function_once_for_each_call(spark: SparkSession) -> None:
+    rows = selected(
+        spark,
+        """
+        WITH numbers AS (SELECT id, half(half(id * 4)) AS same FROM range(4) WHERE half(id * 2) > 0)
+        SELECT n.same, count(half(n.id * 2)) AS n, max(rank() OVER (ORDER BY n.same)) AS r
+        FROM numbers n JOIN range(10) o ON half(o.id * 2) = n.same
+        GROUP BY n.same
+        HAVING sum(half(n.id * 2)) > 1
+        ORDER BY same
+        """,
+        HALF,
+    )
+    assert rows.collect() == [(2, 1, 1), (3, 1, 2)]
+    plan = str(
+        selected(spark, "SELECT half(id), half(id) + 1 FROM range(3)", HALF)._jdf.queryExecution().executedPlan()
+    )  # type: ignore[operator]
+    assert plan.count("_flow_python_half(") == 2, plan
 
 
 def test_functions_of_the_main_module_and_of_a_script_s_folder_reach_the_workers(
