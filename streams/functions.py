@@ -45,7 +45,10 @@ def register(udfs: Sequence[ScalarUdf], session: SparkSession) -> None:
 
 
 def _create(session: SparkSession, name: str, arguments: str, returns: str, body: str) -> None:
-    session.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION {name}({arguments}) RETURNS {returns} RETURN {body}")
+    # Spark would take it for as free as Python, and refuse it in aggregates.
+    session.sql(
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {name}({arguments}) RETURNS {returns} DETERMINISTIC RETURN {body}"
+    )
 
 
 def _check(udfs: Sequence[ScalarUdf], session: SparkSession) -> None:

@@ -33,6 +33,8 @@ class Backend:
     """Case -> why it will always be so."""
     not_yet: ClassVar[Mapping[str, str]] = {}
     """Case -> what is missing."""
+    slow: ClassVar[frozenset[str]] = frozenset()
+    """Cases that take long here and show nothing that a quicker one does not; `make test-slow` runs them."""
 
     def __init__(self, folder: Path, spark: SparkSession) -> None:
         self.folder, self.spark = folder, spark
@@ -112,6 +114,16 @@ class Delta(Backend):
     never: ClassVar = {
         "refused_rows_are_found_exactly": _DELTA_HAS_NO_KEYS,
     }
+    slow = frozenset(
+        {
+            "a_null_key_is_a_key",
+            "drift_is_an_error_that_names_every_difference",
+            "last_by_time_then_by_order_wins_within_a_batch",
+            "scd2_keeps_every_version_of_a_batch",
+            "scd2_replaces_a_version_of_the_same_time_and_repeats_nothing",
+            "scd2_splits_the_interval_that_an_older_event_falls_into",
+        }
+    )
 
     def target(self, table: Any = ("main", TABLE), **options: Any) -> Target:
         return Target(connection=DeltaLocalConnection(path=str(self.folder / "lake")), table=table, **options)

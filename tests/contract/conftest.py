@@ -17,6 +17,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for backend in BACKENDS:
         reason = backend.never.get(case) or backend.not_yet.get(case)
         marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
+        if case in backend.slow:
+            marks.append(pytest.mark.slow)
         parameters.append(pytest.param(backend, id=backend.name, marks=marks))
     metafunc.parametrize("backend", parameters, indirect=True)
 

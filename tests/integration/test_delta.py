@@ -101,6 +101,7 @@ def test_a_declared_class_becomes_the_table_and_its_checks_find_rows(tmp_path: P
     assert feed.values("id") == [(1,)]
 
 
+@pytest.mark.slow
 def test_odd_names_and_maps_merge(tmp_path: Path, spark: SparkSession) -> None:
     folder = tmp_path / "it's `odd`, #1 = 100%"
     feed = Feed(
@@ -117,6 +118,7 @@ def test_odd_names_and_maps_merge(tmp_path: Path, spark: SparkSession) -> None:
     assert [tuple(row.values()) for row in rows] == [(1, "x/y", {"a": 2}), (2, None, None), (3, "z", {})]
 
 
+@pytest.mark.slow
 def test_a_closed_version_of_history_keeps_its_end(tmp_path: Path, spark: SparkSession) -> None:
     feed = Feed(Delta(tmp_path, spark), "id long, name string", mode="scd2", keys=["id"])
     feed.write((1, "a"), (2, "a"), hours=[2, 2])
@@ -132,6 +134,7 @@ def test_a_closed_version_of_history_keeps_its_end(tmp_path: Path, spark: SparkS
     ]
 
 
+@pytest.mark.slow
 def test_a_lost_race_is_tried_again(tmp_path: Path, spark: SparkSession) -> None:
     begun, go_on = tmp_path / "begun", tmp_path / "go-on"
 

@@ -132,12 +132,12 @@ def test_delta_tables_are_found_by_schema_and_table_or_by_folder(
     connection = DeltaLocalConnection(path=str(tmp_path / "lake"))
     written = spark.sql("SELECT 1L AS id, 'ada' AS name, DATE '2026-01-01' AS since").write.format("delta")
     written.save(str(tmp_path / "lake" / "crm" / "customers"))
-    for given in ({"schema": "crm", "table": "customers"}, {"query": "crm.customers"}, {"query": "crm/customers"}):
-        assert names(read(Lookup(connection=connection, **given), store, spark)) == ["ada"]
-    declared = {"customers": Lookup(connection=connection, query="crm/customers")}
+    by_table = {"customers": Lookup(connection=connection, schema="crm", table="customers")}
+    assert names(Lookups(by_table, store, spark).tables(0)["customers"]) == ["ada"]
     written.mode("append").save(str(tmp_path / "lake" / "crm" / "customers"))
-    assert names(Lookups(declared, store, spark).tables(0)["customers"]) == ["ada"], "batch 0 has its version"
-    assert names(Lookups(declared, store, spark).tables(1)["customers"]) == ["ada", "ada"]
+    by_folder = {"customers": Lookup(connection=connection, query="crm.customers")}
+    assert names(Lookups(by_folder, store, spark).tables(0)["customers"]) == ["ada"], "batch 0 has its version"
+    assert names(Lookups(by_folder, store, spark).tables(1)["customers"]) == ["ada", "ada"]
     with pytest.raises(FlowError, match=r"lookup 'customers': there is no Delta table at .*lake/orders"):
         Lookups({"customers": Lookup(connection=connection, table="orders")}, store, spark).tables(2)
 

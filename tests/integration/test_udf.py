@@ -56,12 +56,17 @@ def selected(spark: SparkSession, sql: str, *udfs: ScalarUdf) -> DataFrame:
 
 
 def test_every_type_comes_and_goes_unchanged_null_included(spark: SparkSession) -> None:
-    same = [udf(kind, kind, name=f"same_{number}")(lambda array: array) for number, kind in enumerate(VALUES)]
-    given = [f"IF(id = 0, {value}, NULL) AS c{number}" for number, value in enumerate(VALUES.values())]
-    called = [f"same_{number}(c{number}) AS c{number}" for number in range(len(VALUES))]
-    rows = selected(spark, f"SELECT {', '.join(called)} FROM (SELECT {', '.join(given)} FROM range(2))", *same)
+    columns = [f"c{number}" for number in range(len(VALUES))]
+    all_of_them = ",".join(f"{name}:{kind}" for name, kind in zip(columns, VALUES, strict=True))
+    gather = udf(list(VALUES), f"struct<{all_of_them}>", name="gather")(
+        lambda *arrays: pa.StructArray.from_arrays(arrays, columns)
+    )
+    given = [f"IF(id = 0, {value}, NULL) AS {name}" for name, value in zip(columns, VALUES.values(), strict=True)]
+    rows = selected(
+        spark, f"SELECT gather({', '.join(columns)}).* FROM (SELECT {', '.join(given)} FROM range(2))", gather
+    )
     expected = spark.sql(f"SELECT {', '.join(given)} FROM range(2)")
-    assert dict(rows.dtypes) == dict(expected.dtypes)
+    assert rows.dtypes == expected.dtypes
     assert rows.collect() == expected.collect()
 
 
@@ -100,18 +105,17 @@ def test_functions_are_called_wherever_sql_takes_a_function_once_for_each_call(s
         spark,
         """
         WITH numbers AS (SELECT id, half(half(id * 4)) AS same FROM range(4) WHERE half(id * 2) > 0)
-        SELECT n.same, count(half(n.id * 2)) AS n, max(rank() OVER (ORDER BY n.same)) AS r
-        FROM numbers n JOIN range(10) o ON half(o.id * 2) = n.same
-        GROUP BY n.same
-        HAVING sum(half(n.id * 2)) > 1
+        SELECT n.same, count(*) AS n, sum(half(o.id * 2)) AS total, half(max(n.id) * 2) AS most
+        FROM numbers n JOIN (SELECT id, half(id - id % 2) AS pair FROM range(10)) o ON o.pair = n.same
+        GROUP BY n.same, half(n.id * 2)
+        HAVING sum(half(n.id * 2)) > 2
         ORDER BY same
         """,
         HALF,
     )
-    assert rows.collect() == [(2, 1, 1), (3, 1, 2)]
-    plan = str(
-        selected(spark, "SELECT half(id), half(id) + 1 FROM range(3)", HALF)._jdf.queryExecution().executedPlan()
-    )  # type: ignore[operator]
+    assert rows.collect() == [(2, 2, 9, 2), (3, 2, 13, 3)]
+    twice = selected(spark, "SELECT half(id), half(id) + 1 FROM range(3)", HALF)
+    plan = str(twice._jdf.queryExecution().executedPlan())  # type: ignore[operator]
     assert plan.count("_flow_python_half(") == 2, plan
 
 
