@@ -72,7 +72,7 @@ class DeltaOrigin(_Folder):
     def place(self) -> Path:
         """`shop.orders` is the table that a target of this schema and name writes, unless a folder is called so."""
         literal = super().place
-        return literal if literal.exists() else literal.with_name(literal.name.replace(".", "/"))
+        return literal if literal.exists() else literal.parent / literal.name.replace(".", "/")
 
     def state(self) -> str:
         log = self.place / "_delta_log"

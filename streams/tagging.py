@@ -85,14 +85,19 @@ def may_go_on(rows: DataFrame) -> Column:
 
 
 def words(code: str, *parts: Column | str) -> Column:
-    """Code and message, as `Attempt.why` has them."""
+    """Code and message, as `Attempt.why` has them; values in it are cut short."""
     from pyspark.sql import functions as F
 
-    text = F.concat(*[F.lit(part) if isinstance(part, str) else shown(part) for part in parts])
-    return F.struct(F.lit(code).alias("code"), text.alias("message"))
+    return _why(code, *[F.lit(part) if isinstance(part, str) else _shown(part) for part in parts])
 
 
-def shown(value: Column) -> Column:
+def _why(code: str, *parts: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.struct(F.lit(code).alias("code"), F.concat(*parts).alias("message"))
+
+
+def _shown(value: Column) -> Column:
     from pyspark.sql import functions as F
 
     text = value.cast("string")
@@ -112,7 +117,7 @@ def _reason(name: str, value: Expression) -> Column:
     from pyspark.sql import functions as F
 
     raised = [catalyst.column(catalyst.tried(message)) for message in _raised(value)]
-    found = [F.when(message.isNotNull(), words("raised", _where(name), message)) for message in raised]
+    found = [F.when(message.isNotNull(), _why("raised", F.lit(_where(name)), message)) for message in raised]
     found += [F.when(fails(part), _words(name, part)) for part in _parts(value)]
     return F.coalesce(*found, _words(name, value))
 
