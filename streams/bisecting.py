@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _NUMBER = "_flow_number"
+# As the same failure is called where Spark says which row it is.
+_CODES = {
+    "CAST_INVALID_INPUT": "bad-cast",
+    "CAST_OVERFLOW": "bad-cast",
+    "DIVIDE_BY_ZERO": "divide-by-zero",
+    "REMAINDER_BY_ZERO": "divide-by-zero",
+    "USER_RAISED_EXCEPTION": "raised",
+}
 
 
 def without_culprits(
@@ -25,7 +33,7 @@ def without_culprits(
     found = _culprits(numbered, work)
     if not found:
         return rows, []
-    listed = [(number, condition.lower().replace("_", "-"), words) for number, (condition, words) in found.items()]
+    listed = [(number, _CODES.get(said, "transform-failed"), words) for number, (said, words) in found.items()]
     culprits = F.broadcast(rows.sparkSession.createDataFrame(listed, f"{_NUMBER} long, code string, words string"))
     bad = numbered.join(culprits, _NUMBER)
     error = origin.error(bad, "transform", F.col("code"), F.col("words"))

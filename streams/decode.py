@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.specs import Source
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.csv_reader import FILE, MALFORMED, ROW, CsvOptions, csv_rows, raw_schema
-from ematix_flow.streams.envelope import Carried, Decoded, as_bytes, as_json_bytes
+from ematix_flow.streams.envelope import Decoded, as_bytes, as_json_bytes
 from ematix_flow.streams.sources.listing import folder_columns
 
 if TYPE_CHECKING:
@@ -17,34 +17,29 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import DataType, StructField, StructType
 
-Decoder = Callable[["DataStreamReader", str, "StructType", Source, Carried], Decoded]
+Decoder = Callable[["DataStreamReader", str, "StructType", Source], Decoded]
 
 _CORRUPT = "_flow_corrupt"
 _LINE, _JSON = "value", "_flow_json"
 
 
-def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: Source, carried: Carried) -> Decoded:
-    """Spark gives a line that does not fit the schema back whole, byte for byte. Where good lines may have to be kept,
-    too, they are read as text and parsed from there, which takes a fifth longer."""
+def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
+    """Lines are read as text, so that each can be kept byte for byte, and parsed from there."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 
-    options = {"columnNameOfCorruptRecord": _CORRUPT}
-    lines = reader.option("lineSep", "\n")
     folders = _folders(path, schema)
     in_line = StructType([StructField(f.name, without_decimals(f.dataType)) for f in schema.fields if f not in folders])
     in_line = in_line.add(_CORRUPT, StringType())
-    if carried.payload:
-        text = lines.format("text").schema(StructType([StructField(_LINE, StringType()), *folders])).load(path)
-        # Spark's JSON source gives no row for an empty line, either.
-        rows = text.where(F.trim(_LINE) != "").withColumn(_JSON, F.from_json(_LINE, in_line, options))
-        corrupt, payload, parsed = F.col(f"{_JSON}.{_CORRUPT}"), F.col(_LINE), f"{_JSON}."
-    else:
-        rows = lines.options(**options).format("json").schema(StructType([*in_line.fields, *folders])).load(path)
-        corrupt, payload, parsed = F.col(_CORRUPT), F.col(_CORRUPT), ""
-    columns, wrong = _by_name(schema), corrupt.isNotNull()
+    with_folders = StructType([StructField(_LINE, StringType()), *folders])
+    text = reader.option("lineSep", "\n").format("text").schema(with_folders).load(path)
+    parsed = F.from_json(_LINE, in_line, {"columnNameOfCorruptRecord": _CORRUPT})
+    # An empty line is no row.
+    rows = text.where(F.trim(_LINE) != "").withColumn(_JSON, parsed)
+    columns = _by_name(schema)
+    wrong = F.col(f"{_JSON}.{_CORRUPT}").isNotNull() | ~_is_one_object(F.col(_LINE))
     for field in in_line.fields[:-1]:
-        found = F.col(f"{parsed}`{field.name}`")
+        found = F.col(f"{_JSON}.`{field.name}`")
         columns[field.name] = found
         if (declared := schema[field.name].dataType) != field.dataType:
             # Strict, but tried: an array of which one element is no decimal is no array of decimals.
@@ -62,8 +57,19 @@ def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: 
         # must not depend on who asks.
         message=F.when(whole.isNull(), whole),
         position=_block(),
-        payload=payload,
+        payload=F.col(_LINE),
     )
+
+
+def _is_one_object(line: Column) -> Column:
+    """Spark's parser stops at the end of the first object and does not look at what follows. A line with one brace, at
+    its end, cannot have anything after it; any other is parsed once more, as a list of whatever it holds."""
+    from pyspark.sql import functions as F
+
+    trimmed = F.rtrim(line)
+    only_brace = F.instr(line, "}") == F.length(trimmed)
+    values = F.from_json(F.concat(F.lit("["), line, F.lit("]")), "array<string>")
+    return only_brace | (trimmed.endswith("}") & F.coalesce(F.size(values) == 1, F.lit(False)))
 
 
 def without_decimals(kind: DataType) -> DataType:
@@ -83,7 +89,7 @@ def without_decimals(kind: DataType) -> DataType:
     return kind
 
 
-def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source, carried: Carried) -> Decoded:
+def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
     """Columns are matched by the header's names, so that files may differ in order and have columns we do not know."""
     from pyspark.sql import functions as F
 
@@ -127,7 +133,7 @@ def writer_options(options: CsvOptions) -> dict[str, str]:
 
 
 def _columnar(form: str) -> Decoder:
-    def read(reader: DataStreamReader, path: str, schema: StructType, source: Source, carried: Carried) -> Decoded:
+    def read(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
         """A file that is not of its format fails as a whole: no row of it can be told apart."""
         from pyspark.sql import functions as F
 

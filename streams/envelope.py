@@ -41,7 +41,7 @@ class Carried:
     position: bool = False
     """Where it came from: to tell of a row that fails, or to keep it."""
     payload: bool = False
-    """Its original bytes: to keep a row that fails."""
+    """The row as the source has it: to keep one that fails, or to find its line."""
     order: bool = False
     """When it happened and which came later: to find the last one of a key."""
 
@@ -49,7 +49,7 @@ class Carried:
     def by(cls, spec: PipelineSpec) -> Carried:
         return cls(
             position=spec.transform.on_error != "drop",
-            payload=spec.transform.on_error == "dlq",
+            payload=spec.transform.on_error != "drop",
             order=any(target.mode in {"merge", "scd2"} for target in spec.targets),
         )
 

@@ -60,6 +60,8 @@ def spark_errors_in_words() -> Iterator[None]:
 
 def explained(error: BaseException, step: str, batch: int) -> FlowError:
     """The `FlowError` for whatever ended a batch."""
+    from pyspark.errors import AnalysisException
+
     if isinstance(error, FlowError):
         return error
     words = spark_words(error)[1]
@@ -67,6 +69,11 @@ def explained(error: BaseException, step: str, batch: int) -> FlowError:
         return TransformFailed(
             f"batch {batch}: a row failed in the transform: {words}",
             next_step="guard the expression, for example with try_cast or try_divide",
+        )
+    if isinstance(error, AnalysisException):
+        return SparkRefused(
+            f"batch {batch}: Spark does not accept the rows in step {step}: {words}",
+            next_step="correct the transform or the target; what Spark says names the column",
         )
     if changed := SourceChanged.found_in(error):
         return changed

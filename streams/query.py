@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.store import LocalStore
-from ematix_flow.streams.envelope import ERROR, EVENT_TS, Carried
+from ematix_flow.streams.envelope import ERROR, EVENT_TS, OURS, Carried
 from ematix_flow.streams.failures import spark_words
 from ematix_flow.streams.observed import observed
 from ematix_flow.streams.sources.base import StreamSource
@@ -67,7 +67,8 @@ def _understood(transform: SqlTransform, rows: DataFrame, lookups: Mapping[str, 
     try:
         return transform(rows, lookups)
     except (AnalysisException, ParseException) as error:
-        words = f"Spark refuses the transform: {spark_words(error)[1]}"
+        said = re.sub(rf"(?:, )?`[^`]*{OURS}\w*`", "", spark_words(error)[1])
+        words = f"Spark refuses the transform: {said}"
         raise BadSql(words, next_step="correct the transform") from error
 
 

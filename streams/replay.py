@@ -52,7 +52,9 @@ def replay(
     Letters of a replay whose process died are taken up first.
     """
     transform = spec.transform.model_copy(update={"on_error": "dlq"})
-    spec = spec.model_copy(update={"transform": transform})
+    # Letters are missing rows of what is there, not a new content.
+    added = [t.model_copy(update={"mode": "append"}) if t.mode == "truncate" else t for t in spec.targets]
+    spec = spec.model_copy(update={"transform": transform, "targets": tuple(added)})
     statuses = (PENDING,) if ids is None else (PENDING, PARKED)
     # What fails from now on has had its turn.
     which = Which(statuses, stage=stage, before=datetime.now(UTC), ids=None if ids is None else tuple(ids), limit=limit)

@@ -20,7 +20,7 @@ from ematix_flow.streams.query import Plan
 from ematix_flow.streams.set_aside import SetAside, letters
 from ematix_flow.streams.sources.base import StreamSource
 from ematix_flow.streams.steps import Stopwatch, reached
-from ematix_flow.streams.targets import Staging, Targets, wanted
+from ematix_flow.streams.targets import Staging, Targets, wanted, with_numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -108,7 +108,7 @@ class Runner:
         self._started, self._draining = threading.Event(), threading.Event()
         self.tally = Tally()
         self.watch = Stopwatch()
-        self.consumed = self.going = 0
+        self.consumed = self.kept = 0
         self.written: dict[str, int] = {}
         self.bad = SetAside()
         self.current: tuple[str, int] | None = None
@@ -154,7 +154,7 @@ class Runner:
     def stage(self, batch: Batch, routed: Routed) -> Staging:
         """3. Every target writes the rows where nobody reads. Under `fail`, a bad row ends the batch here."""
         staging, taken = self._staged(batch, routed)
-        self.consumed, self.going = taken.rows, (staging.seen or taken).kept
+        self.consumed, self.kept = taken.rows, (staging.seen or taken).kept
         self.bad.seen(taken, routed.taken)
         if staging.seen is not None:
             self.bad.seen(staging.seen, staging.fitted)
@@ -170,7 +170,7 @@ class Runner:
     def apply(self, batch: Batch, staging: Staging) -> None:
         """5. One transaction per target, each behind its own fence."""
         staging, done = self._targets.apply(batch, staging)
-        rows = self.going - len(staging.refused)
+        rows = self.kept - staging.left_out
         self.written = {name: rows if name in done else 0 for name in self._spec.target_names}
 
     @step
@@ -216,15 +216,17 @@ class Runner:
 
     def _transformed(self, batch: Batch, good: DataFrame) -> DataFrame:
         transform = self._plan.batch_transform
-        return good if transform is None else transform(good, self._lookups.tables(batch.number, good.sparkSession))
+        if transform is None:
+            return good
+        return transform(with_numbers(good), self._lookups.tables(batch.number, good.sparkSession))
 
     def _staged(self, batch: Batch, routed: Routed) -> tuple[Staging, Seen]:
-        """With what Spark has counted meanwhile, which is right only before the rows are read again."""
+        """With what Spark has counted on the way."""
         from pyspark.errors import PySparkException
 
         counted = self._plan.batch_transform is None
         try:
-            return self._targets.stage(batch, routed.produced, counted=counted), self._seen_by_spark()
+            return self._targets.stage(batch, routed.produced, self._seen_by_spark, counted=counted)
         except PySparkException as error:
             if counted or self._policy == "fail" or not is_of_a_row(error):
                 raise
@@ -235,8 +237,8 @@ class Runner:
             if not errors:
                 raise
             self.bad.found(errors)
-            staging = self._targets.stage(batch, self._transformed(batch, good), counted=False)
-            return staging, seen_among(routed.taken)
+            produced = self._transformed(batch, good)
+            return self._targets.stage(batch, produced, lambda: seen_among(routed.taken), counted=False)
 
     def _set_aside(self, errors: list[str]) -> None:
         self.bad.found(errors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -91,6 +92,9 @@ def session_for(
     """A session for one run: in the caller's JVM, in the one this process already has, or in a new one."""
     from pyspark.sql import SparkSession
 
+    for echo in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        # They print every error that Spark raises, with its Java stack, although it is raised as well.
+        logging.getLogger(echo).setLevel(logging.CRITICAL + 1)
     base = spark or SparkSession.getActiveSession() or _started() or _start(settings, jar_groups)
     if "delta" in jar_groups and not _has_delta(base):
         raise DeltaMissing

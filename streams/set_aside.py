@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ematix_flow.state.dead_letters import DeadLetter
@@ -16,6 +17,9 @@ from ematix_flow.streams.sources.base import StreamSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_LOOKED_UP_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -74,17 +78,8 @@ class SetAside:
 
 
 def letters(pipeline: str, batch: int, source: StreamSource, bad_rows: Iterable[BadRow]) -> Iterator[DeadLetter]:
-    """Each with a position of its own. Where the source knows only the block that a row lies in, the content tells rows
-    of a block apart, and equal ones are numbered: a repeated batch gives the same ids in whatever order."""
-    equals: Counter[str] = Counter()
-    for bad in bad_rows:
-        position = bad.position or f"batch {batch}"
-        if not source.exact_positions or not bad.position:
-            digest = hashlib.sha256(bad.payload or (bad.message or "").encode()).hexdigest()[:12]
-            position = f"{position}+{digest}"
-            equals[position] += 1
-            if equals[position] > 1:
-                position += f".{equals[position]}"
+    """Each with a position of its own, the same whenever the batch is repeated."""
+    for bad, position in _positions(source, batch, bad_rows):
         yield DeadLetter(
             pipeline=pipeline,
             stage=bad.stage,
@@ -97,3 +92,31 @@ def letters(pipeline: str, batch: int, source: StreamSource, bad_rows: Iterable[
             payload=bad.payload,
             failed_at=datetime.now(UTC),
         )
+
+
+def _positions(source: StreamSource, batch: int, bad_rows: Iterable[BadRow]) -> Iterator[tuple[BadRow, str]]:
+    """Where the source knows only the block of the file that a row lies in, rows are looked up in the file. What is not
+    found there is told apart by its content, and equal rows are numbered."""
+    equal: Counter[str] = Counter()
+    rows = iter(bad_rows)
+    while some := list(islice(rows, _LOOKED_UP_AT_ONCE)):
+        if source.exact_positions:
+            yield from ((bad, bad.position) for bad in some)
+            continue
+        wanted: dict[str, set[bytes]] = {}
+        for bad in some:
+            wanted.setdefault(_file(bad), set()).add(bad.payload)
+        lines = {file: source.lines(file, payloads) for file, payloads in wanted.items() if file}
+        for bad in some:
+            digest = hashlib.sha256(bad.payload or (bad.message or "").encode()).hexdigest()[:12]
+            name = f"{_file(bad) or f'batch {batch}'}#{digest}"
+            found = lines.get(_file(bad), {}).get(bad.payload, [])
+            before, equal[name] = equal[name], equal[name] + 1
+            if before < len(found):
+                yield bad, f"{_file(bad)}#{found[before]}"
+            else:
+                yield bad, f"{name}.{before}" if before else name
+
+
+def _file(bad: BadRow) -> str:
+    return bad.position.rpartition("#")[0]

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, ROW, Batch, Sink, Staged, TargetRefused
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state import durable
 from ematix_flow.state.store import LocalStore
-from ematix_flow.streams.envelope import EVENT_TS, IS_GOOD, OURS, PAYLOAD, POSITION, Origin, as_json_bytes
+from ematix_flow.streams.envelope import (
+    ERROR,
+    EVENT_TS,
+    IS_BAD,
+    IS_GOOD,
+    OURS,
+    PAYLOAD,
+    POSITION,
+    Origin,
+    as_json_bytes,
+)
 from ematix_flow.streams.fitting import fitted
 from ematix_flow.streams.observed import Passing, Seen
 from ematix_flow.streams.tagging import KEEP
@@ -24,7 +34,7 @@ if TYPE_CHECKING:
 _NOTE = "refused.json"
 
 Refused = Mapping[int, str]
-"""Rows that a target does not accept, by their number, each with the reason."""
+"""Rows that no target gets, by their number, each with the reason why one refuses it; none if that is told elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,8 @@ class Staging:
     """The good ones, each with its number and where it came from."""
     staged: Mapping[str, Staged]
     refused: Refused
+    left_out: int
+    """How many of the good rows are not staged, because they, or others of the same row of the source, are refused."""
 
 
 class Targets:
@@ -66,13 +78,28 @@ class Targets:
         self._tables: dict[str, StructType] = {}
         self._cached: DataFrame | None = None
 
-    def stage(self, batch: Batch, rows: DataFrame, *, counted: bool) -> Staging:
-        """Step 3 for every target. `counted` says that nothing happened to the rows since Spark counted them."""
+    def stage(self, batch: Batch, rows: DataFrame, taken: Callable[[], Seen], *, counted: bool) -> tuple[Staging, Seen]:
+        """Step 3 for every target. `counted` says that nothing happened to the rows since Spark counted them; `taken`
+        tells these counts, which are right until the rows are read a second time."""
         known = self._recalled(batch)
         staging = self._staged(batch, rows, known or {}, counted=counted)
-        if known:
-            self._on_refused(self._errors(staging, known))
-        return staging
+        seen = taken()
+        if told := {row: reason for row, reason in (known or {}).items() if reason}:
+            self._on_refused(self._errors(staging, told))
+        if staging.seen and staging.seen.bad and ROW in rows.columns:
+            staging = self._without_siblings(batch, staging)
+        return staging, seen
+
+    def _without_siblings(self, batch: Batch, staging: Staging) -> Staging:
+        """A row of the source may have become several rows, of which some are good: none of them goes, and the row of
+        the source is one bad row."""
+        from pyspark.sql import functions as F
+
+        bad = staging.fitted.where(IS_BAD).groupBy(ROW).agg(F.min(ERROR)).collect()
+        refused = {**staging.refused, **{row: "" for row, _ in bad}}
+        fewer = self._staged(batch, staging.produced, refused, counted=staging.counted)
+        assert fewer.seen is not None
+        return replace(fewer, seen=replace(fewer.seen, bad=len(bad), errors=tuple(error for _, error in bad)))
 
     def settled(self, batch: Batch, staging: Staging) -> Staging:
         """With several targets that may refuse rows, none may have taken the batch when another one refuses a row of
@@ -83,13 +110,15 @@ class Targets:
 
     def apply(self, batch: Batch, staging: Staging) -> tuple[Staging, set[str]]:
         """Step 5 for every target. Gives those that took the batch now; the others had it already."""
-        try:
-            return staging, self._applied(batch, staging)
-        except TargetRefused:
-            fewer = self._without_refused(batch, staging)
-            if fewer is staging:
-                raise
-            return fewer, self._applied(batch, fewer)
+        while True:
+            try:
+                return staging, self._applied(batch, staging)
+            except TargetRefused:
+                # Without the refused rows, an earlier one of the same key may come to the fore and be refused as well.
+                fewer = self._without_refused(batch, staging)
+                if fewer is staging:
+                    raise
+                staging = fewer
 
     def _staged(self, batch: Batch, rows: DataFrame, refused: Refused, *, counted: bool) -> Staging:
         from pyspark.sql import functions as F
@@ -100,6 +129,9 @@ class Targets:
         passing = None if counted and not fit.tagged else Passing(fit.rows)
         numbered = self._numbered(wanted(passing.rows if passing else fit.rows))
         going = numbered.where(~F.col(ROW).isin(list(refused))) if refused else numbered
+        left_out = 0
+        if refused:
+            left_out = len(refused) if ROW not in rows.columns else numbered.count() - going.count()
         if len(self._sinks) > 1:
             going = self._cached = going.persist()
         staged = {
@@ -107,7 +139,7 @@ class Targets:
             for name, sink in self._sinks.items()
         }
         seen = passing.seen() if passing else None
-        return Staging(rows, counted, fit.rows, seen, numbered, staged, refused)
+        return Staging(rows, counted, fit.rows, seen, numbered, staged, refused, left_out)
 
     def _applied(self, batch: Batch, staging: Staging) -> set[str]:
         done = set()
@@ -120,20 +152,21 @@ class Targets:
     def _without_refused(self, batch: Batch, staging: Staging) -> Staging:
         """Find what any target refuses, and stage the rest again. It is noted first: after a crash, a target that has
         taken the batch would refuse all of it."""
-        refused: dict[int, str] = {}
+        found: dict[int, str] = {}
         for name in self._refusing:
-            refused |= self._sinks[name].refusals(staging.staged[name], batch)
-        if refused:
-            self._on_refused(self._errors(staging, refused))
+            found |= self._sinks[name].refusals(staging.staged[name], batch)
+        if found:
+            self._on_refused(self._errors(staging, found))
+        refused = {**staging.refused, **found}
         self._remember(batch, refused)
-        return self._staged(batch, staging.produced, refused, counted=staging.counted) if refused else staging
+        return self._staged(batch, staging.produced, refused, counted=staging.counted) if found else staging
 
     def _errors(self, staging: Staging, refused: Refused) -> list[str]:
         """Of refused rows, which are looked up in the batch by their numbers."""
         from pyspark.sql import functions as F
 
         reasons = staging.numbered.sparkSession.createDataFrame(list(refused.items()), f"{ROW} long, reason string")
-        rows, origin = staging.numbered.join(F.broadcast(reasons), ROW), self._origin
+        rows, origin = staging.numbered.dropDuplicates([ROW]).join(F.broadcast(reasons), ROW), self._origin
         if POSITION not in rows.columns:
             # Such a row is not of one row of the source, so that it itself is what can be kept.
             own = [F.col(f"`{name}`") for name in rows.columns if name != "reason" and not name.startswith(OURS)]
@@ -167,18 +200,19 @@ class Targets:
             self._prepared = schema
 
     def _numbered(self, rows: DataFrame) -> DataFrame:
-        """Spark reads a repeated batch in the same pieces, so that its rows get the same numbers."""
+        """A transform over a whole batch has given all rows that come from one row of the source its number."""
         from pyspark.sql import functions as F
 
         if not self._ordered and not self._refusing:
             return rows
-        rows = rows.withColumn(ROW, F.monotonically_increasing_id())
+        if ROW not in rows.columns:
+            rows = with_numbers(rows)
         if not self._ordered:
             return rows
         if EVENT_TIME not in rows.columns:
             rows = rows.withColumn(EVENT_TIME, self._time_of_results(rows))
         known = [F.col(ORDER)] if ORDER in rows.columns else []
-        return rows.withColumn(ORDER, F.struct(*known, ROW))
+        return rows.withColumn(ORDER, F.struct(*known, F.monotonically_increasing_id()))
 
     def _time_of_results(self, rows: DataFrame) -> Column:
         """For rows that do not come from one row of the source each."""
@@ -196,6 +230,13 @@ class Targets:
     def _hidden(self, name: str) -> list[str]:
         order = [EVENT_TIME, ORDER] if name in self._ordered else []
         return [*order, ROW] if name in self._refusing or order else []
+
+
+def with_numbers(rows: DataFrame) -> DataFrame:
+    """Spark reads a repeated batch in the same pieces, so that its rows get the same numbers."""
+    from pyspark.sql import functions as F
+
+    return rows.withColumn(ROW, F.monotonically_increasing_id())
 
 
 def wanted(rows: DataFrame) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -34,6 +35,10 @@ class StreamSource(Protocol):
 
     def place(self, position: str, payload: bytes) -> str:
         """Where a bad row is, for a person."""
+
+    def lines(self, file: str, payloads: Collection[bytes]) -> Mapping[bytes, Sequence[int]]:
+        """The numbers of the lines of a file that are these payloads. Only asked where positions are not exact; empty
+        where there are no lines."""
 
     def arrived(self, position: str) -> datetime | None:
         """When a row without an event time of its own came in."""

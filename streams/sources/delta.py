@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -97,6 +98,9 @@ class DeltaSource:
 
     def reason(self, payload: bytes) -> str:
         return "the row does not fit the declared schema"
+
+    def lines(self, file: str, payloads: Collection[bytes]) -> Mapping[bytes, Sequence[int]]:
+        return {}
 
     def place(self, position: str, payload: bytes) -> str:
         return str(_file(position))

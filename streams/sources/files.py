@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from ematix_flow.streams.decode import DECODERS, EXACT_POSITIONS, rendered
 from ematix_flow.streams.envelope import Carried, Origin, wrapped
 from ematix_flow.streams.reasons import why_bad_json
 from ematix_flow.streams.sources.base import SourceNotFound
-from ematix_flow.streams.sources.listing import average_sizes, is_pattern, line_of, visible_files
+from ematix_flow.streams.sources.listing import average_sizes, is_pattern, line_of, lines_of, visible_files
 from ematix_flow.streams.sources.schemas import fixed_schema
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class FileSource:
 
     def read(self, session: SparkSession, carried: Carried) -> DataFrame:
         reader = session.readStream.options(maxFileAge=_EVERY_FILE_COUNTS, **self._limits())
-        decoded = DECODERS[self.payload_format](reader, self._path, self.payload_schema, self._source, carried)
+        decoded = DECODERS[self.payload_format](reader, self._path, self.payload_schema, self._source)
         return wrapped(decoded, self.origin, carried, self.payload_schema, self._source.event_time_column)
 
     def reason(self, payload: bytes) -> str:
@@ -64,6 +65,10 @@ class FileSource:
             return None
         file = _file(position)
         return datetime.fromtimestamp(file.stat().st_mtime, UTC) if file.exists() else None
+
+    def lines(self, file: str, payloads: Collection[bytes]) -> Mapping[bytes, Sequence[int]]:
+        path = _file(f"{file}#")
+        return lines_of(path, payloads) if self.payload_format == "json_lines" and path.exists() else {}
 
     def place(self, position: str, payload: bytes) -> str:
         file = _file(position)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -82,6 +82,9 @@ class LettersSource:
 
     def reason(self, payload: bytes) -> str:
         return self._original.reason(payload)
+
+    def lines(self, file: str, payloads: Collection[bytes]) -> Mapping[bytes, Sequence[int]]:
+        return {}
 
     def place(self, position: str, payload: bytes) -> str:
         return f"dead letter {position}"

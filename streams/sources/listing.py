@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -47,6 +47,17 @@ def line_of(file: Path, line: bytes) -> int | None:
         return next(
             (number for number, found in enumerate(lines, 1) if found.rstrip(b"\r\n") == line.rstrip(b"\r")), None
         )
+
+
+def lines_of(file: Path, wanted: Collection[bytes]) -> dict[bytes, list[int]]:
+    """The numbers of all lines that are among the wanted ones, counted from 1. None in a compressed file."""
+    found: dict[bytes, list[int]] = {}
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            content = line.removesuffix(b"\n")
+            if content in wanted:
+                found.setdefault(content, []).append(number)
+    return found
 
 
 def _below(root: Path) -> Iterable[Path]:

@@ -37,7 +37,7 @@ def fixed_schema(
     known = store.recall(memory)
     if known is not None:
         return StructType.fromJson(json.loads(known))
-    files = _sample(visible_files(path))
+    files = _sample([file for file in visible_files(path) if file.stat().st_size])
     if not files:
         raise NothingToInfer(
             f"source {name!r}: there is no file in {path} yet to infer the columns from",

@@ -50,10 +50,67 @@ def test_a_branch_that_is_not_taken_does_not_fail(orders: Orders) -> None:
     assert orders.in_files() == [{"id": 1, "q": 0, "c": 0, "l": [7]}, {"id": 2, "q": 5, "c": 2, "l": [None, 7]}]
 
 
+def test_what_follows_an_object_makes_its_line_bad(orders: Orders) -> None:
+    bad = [
+        '{"id": 1}{"id": 2}',
+        '{"id": 3} {"id": 4}',
+        '{"id": 5},',
+        '{"id": 6}x',
+        '{"id": 7},{"id": 8}',
+        '{"id": 9}}',
+        "[]",
+    ]
+    good = ['{"id": 10, "t": "} {"}', '{"t": "{\\"id\\": 1}", "id": 11} ', '{"id": 12, "o": {"l": [{}, {}]}}']
+    orders.arrive("a.jsonl", [*bad, *good])
+
+    result = orders.run(schema=SCHEMA, on_error="dlq", targets=("json_lines",))
+
+    assert orders.ids_in_files() == [10, 11, 12]
+    letters = orders.dead_letters()
+    assert sorted(letter.payload.decode() for letter in letters) == sorted(bad)
+    assert sorted(int(letter.position.rpartition("a.jsonl#")[2]) for letter in letters) == list(range(1, 8))
+    assert result.dlq_rows == {"decode": 7}
+
+
+def test_a_row_that_becomes_several_is_good_or_bad_as_a_whole(orders: Orders) -> None:
+    orders.in_new_database("CREATE TABLE orders (id BIGINT, e INTEGER CHECK (e <> 9), v INTEGER)")
+    orders.arrive(
+        "a.jsonl", [{"id": 1, "l": [1, 2]}, {"id": 2, "l": [2, 3]}, {"id": 3, "l": [9, 4]}, {"id": 4, "l": [1, 1]}]
+    )
+    sql = "SELECT id, e, CAST(10 DIV (e - 1) AS INT) AS v FROM source LATERAL VIEW explode(l) q AS e"
+
+    result = orders.run(schema="id long, l array<int>", sql=sql, on_error="dlq")
+
+    assert orders.in_database() == [(2, 2, 10), (2, 3, 5)]
+    assert sorted((letter.payload, letter.stage) for letter in orders.dead_letters()) == [
+        (b'{"id": 1, "l": [1, 2]}', "transform"),
+        (b'{"id": 3, "l": [9, 4]}', "write"),
+        (b'{"id": 4, "l": [1, 1]}', "transform"),
+    ]
+    assert (result.rows_consumed, result.rows_written, result.dlq_rows) == (
+        4,
+        {"orders": 2},
+        {"transform": 2, "write": 1},
+    )
+
+
+def test_of_two_refused_rows_of_a_key_none_is_written(orders: Orders) -> None:
+    orders.in_new_database("CREATE TABLE orders (id BIGINT PRIMARY KEY, amount DOUBLE CHECK (amount > 0))")
+    orders.arrive("a.jsonl", [{"id": 1, "amount": -1}, {"id": 1, "amount": -2}, {"id": 2, "amount": 5}])
+
+    orders.run(on_error="dlq", table='mode = "merge"\nkeys = ["id"]')
+
+    assert orders.in_database() == [(2, 5.0)]
+    assert {letter.payload for letter in orders.dead_letters()} == {
+        b'{"id": 1, "amount": -1}',
+        b'{"id": 1, "amount": -2}',
+    }
+
+
 def test_under_fail_the_row_is_named_and_nothing_is_visible(orders: Orders) -> None:
     orders.arrive("a.jsonl", [{"id": 1, "t": "1"}, {"id": 2, "t": "x"}, {"id": 3, "t": "y"}])
 
-    with pytest.raises(BadRowError, match=r'a\.jsonl: column n: cannot read "x" as int \(and 1 more'):
+    with pytest.raises(BadRowError, match=r'a\.jsonl line 2: column n: cannot read "x" as int \(and 1 more'):
         orders.run(schema=SCHEMA, sql="SELECT id, CAST(t AS INT) AS n FROM source")
     with pytest.raises(TransformFailed, match="CAST_INVALID_INPUT"):
         orders.run(schema=SCHEMA, sql="SELECT sum(CAST(t AS INT)) AS n FROM source", targets=("json_lines",))
