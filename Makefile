@@ -26,7 +26,7 @@ demo: $(RUN) ## run a declared pipeline over generated order events and show the
 	@$(BIN)/python -m examples.orders.demo
 
 test: $(DEV) ## run the tests (all but the slow ones)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadscope
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-slow: $(DEV) ## run the slow tests
 	$(BIN)/python -m pytest -m slow

@@ -53,8 +53,8 @@ def run(
         from ematix_flow.streams.run import run_spec
 
         def on_batch(report: BatchReport) -> None:
-            _log.info("batch", extra=_batch_facts(report))
             watch.batch(report)
+            _log.info("batch", extra=_batch_facts(report))
             progress.batch(report)
 
         def on_start(is_idle: Callable[[], bool]) -> None:

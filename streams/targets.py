@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NOTE = "refused.json"
 
 Refused = Mapping[int, str]
-"""Rows that no target gets, by their number, each with the reason why one refuses it; none if that is told elsewhere."""
+"""Rows that no target gets, by their number, each with the reason; an empty one if that is told elsewhere."""
 
 
 @dataclass(frozen=True)
