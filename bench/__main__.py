@@ -1,6 +1,7 @@
 """`make bench`: every benchmark, one after the other."""
 
-from bench import files
+from bench import bad_rows, files
 
 if __name__ == "__main__":
     files.main()
+    bad_rows.main()

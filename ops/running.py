@@ -19,7 +19,6 @@ from ematix_flow.ops.supervisor import may_pass
 from ematix_flow.result import RunResult
 from ematix_flow.sinks.opening import sink_type
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.state.home import dead_letters_of
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.sources.opening import source_type
 from ematix_flow.streams.stopping import asked_to_stop
@@ -127,9 +126,7 @@ def result_json(result: RunResult) -> str:
 def _kept(spec: PipelineSpec) -> str:
     if spec.dead_letter_topic is not None and spec.dlq_store != "table":
         return f"in topic {spec.dead_letter_topic}"
-    if spec.state_store.kind == "local":
-        return f"in {dead_letters_of(spec.name, spec.state_store.path)} (SQLite, table dead_letters)"
-    return "in the state store"
+    return f"see `flow dlq list {spec.name}`"
 
 
 def _batch_facts(report: BatchReport) -> dict[str, object]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 _LOOKED_UP_AT_ONCE = 100_000
+# In the order in which a row meets them.
+_STAGES = ("decode", "event_time", "transform", "write")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class SetAside:
             self._counts = Counter()
             for place in self._places:
                 self._counts.update(place.by_stage())
-        return dict(self._counts)
+        return {stage: self._counts[stage] for stage in _STAGES if self._counts[stage]}
 
     def __iter__(self) -> Iterator[BadRow]:
         return (BadRow.read(error) for place in self._places for error in place)

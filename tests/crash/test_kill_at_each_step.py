@@ -19,23 +19,21 @@ pytestmark = pytest.mark.usefixtures("spark")
 MODES = ("append", "truncate", "merge", "scd2")
 FILES = 'json_lines\npartition_by = ["part"]'
 # Points inside `apply`: before a commit or a mark, between two files, and between two targets.
-INSIDE = ("apply/before-commit", "apply/orders_2", "apply/object_store_local", "apply/first-file", "apply/before-fence")
+INSIDE = ("apply/before-commit", "apply/object_store_local", "apply/first-file", "apply/before-fence")
 POINTS = (*STEPS, *INSIDE)
-# Of all modes x points, those that are tried every time: each point with one mode, each mode with several points. The
-# first Delta commit of a process takes long, so that Delta has its own few.
-OFTEN = {(MODES[number % 4], point) for number, point in enumerate(POINTS)}
+# What is tried every time, with two targets: each point with one mode, each mode with several points.
+OFTEN = [
+    (MODES[number % 4], point, (("duckdb", "sqlite")[number // 4 % 2], FILES)) for number, point in enumerate(POINTS)
+]
+# Everything with everything. The first Delta commit of a process takes long.
+ALL = ("duckdb", "sqlite", "delta_local", FILES)
 CASES = [
-    *(pytest.param(mode, point, ("duckdb", "sqlite", FILES), id=f"{mode}-{point}") for mode, point in sorted(OFTEN)),
+    *(pytest.param(*case, id="-".join(case[:2])) for case in OFTEN),
+    pytest.param("merge", "apply/orders_2", ("delta_local", "duckdb"), id="merge-between-two-tables"),
     *(
-        pytest.param(mode, point, ("delta_local", "duckdb"), id=f"{mode}-{point}-delta")
-        for mode, point in zip(MODES, ("save", "apply/before-commit", "apply/orders_2", "commit"), strict=True)
-    ),
-    *(
-        pytest.param(
-            mode, point, ("duckdb", "sqlite", "delta_local", FILES), id=f"{mode}-{point}-all", marks=pytest.mark.slow
-        )
+        pytest.param(mode, point, ALL, id=f"{mode}-{point}-all", marks=pytest.mark.slow)
         for mode in MODES
-        for point in (*POINTS, "apply/orders_3")
+        for point in (*POINTS, "apply/orders_2", "apply/orders_3")
     ),
 ]
 

@@ -90,7 +90,7 @@ def test_a_reader_of_stderr_that_went_away_does_not_end_the_pipeline(
         progress.batch(REPORT)
 
 
-def test_the_result_tells_what_was_set_aside_and_where_it_is(spec: PipelineSpec, tmp_path: Path) -> None:
+def test_the_result_tells_what_was_set_aside_and_where_it_is(spec: PipelineSpec) -> None:
     result = RunResult(
         "orders",
         "success",
@@ -101,12 +101,11 @@ def test_the_result_tells_what_was_set_aside_and_where_it_is(spec: PipelineSpec,
         watermark=datetime(2026, 3, 2, tzinfo=UTC),
         duration_seconds=3.14,
     )
-    letters = tmp_path / ".ematix-flow" / "state" / "orders" / "dead_letters.db"
     assert result_text(result, spec).splitlines() == [
         "orders: done, 2 batches in 3.1 s",
         "  rows read     1,003",
         "  rows written  998 to orders",
-        f"  dead letters  5 (decode 2, transform 3), in {letters} (SQLite, table dead_letters)",
+        "  dead letters  5 (decode 2, transform 3), see `flow dlq list orders`",
         "  watermark     2026-03-02T00:00:00+00:00",
     ]
     assert result_text(RunResult("orders", "stopped"), spec) == (
