@@ -3,7 +3,6 @@
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
