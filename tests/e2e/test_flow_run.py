@@ -35,7 +35,10 @@ def test_the_example_project_works_and_a_second_run_writes_nothing_more(tmp_path
 
     first = flow("run", "--bounded", "orders", cwd=shop)
     assert _table(shop / "orders.duckdb") == [1, 2, 3, 5, 8]
-    assert "rows read     8\n  rows written  5 to orders\n  dead letters  2 (decode 2), in " in first.stdout
+    assert (
+        "rows read     8\n  rows written  5 to orders\n  dead letters  2 (decode 2), see `flow dlq list orders`"
+        in first.stdout
+    )
     assert first.stderr.splitlines()[0] == "orders: starting Spark ..."
     assert first.stderr.splitlines()[1].startswith("orders batch 0: 8 rows, 5 written, 2 set aside, ")
 

@@ -214,7 +214,7 @@ def _random_row(dice: random.Random) -> tuple[bytes, str, dict[str, Any] | None]
 
 
 @pytest.mark.parametrize("policy", ["fail", "drop", "dlq"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_batches_match_a_plain_model(orders: Orders, policy: str, seed: int) -> None:
     dice = random.Random(seed)
     batches = [[_random_row(dice) for _ in range(dice.randrange(1, 120))] for _ in range(3)]
