@@ -14,7 +14,7 @@ from ematix_flow.streams.tagging import Attempt, fails, tagged, words
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,21 @@ def fitted(rows: DataFrame, tables: Mapping[str, StructType], targets: Mapping[s
     """`tables` are the columns of each target."""
     from pyspark.sql import functions as F
 
+    # Asked once: each question to Spark costs milliseconds, and a batch may be one row.
+    given_types = {field.name.lower(): field.dataType for field in rows.schema.fields}
+    names = {field.name.lower(): field.name for field in rows.schema.fields}
     attempts: list[Attempt] = []
     temporary: list[str] = []
     columns: dict[str, list[Column]] = {}
     for number, (name, table) in enumerate(tables.items()):
         columns[name] = []
         for field in table.fields:
-            given = _given(field.name, rows, targets[name])
+            given = _given(field.name, names, targets[name])
             if given is None:
+                continue
+            plain = field.name.lower() in given_types and not _is_normalized(field.name, targets[name])
+            if plain and _holds_everything(field, given_types[field.name.lower()]):
+                columns[name].append(given.alias(field.name))
                 continue
             checked = _checked(field, given, f"{OURS}{number}_{field.name}", rows)
             if checked is not None:
@@ -52,13 +59,22 @@ def fitted(rows: DataFrame, tables: Mapping[str, StructType], targets: Mapping[s
     return Fitted(tagged(rows, attempts, outputs, origin, "write"), columns, tagged=True)
 
 
-def _given(column: str, rows: DataFrame, target: Target) -> Column | None:
+def _holds_everything(field: StructField, given: DataType) -> bool:
+    return bool(given == field.dataType and field.nullable and "max_length" not in field.metadata)
+
+
+def _is_normalized(column: str, target: Target) -> bool:
+    definition = target.table.definition if target.table else None
+    columns = definition.columns if definition else ()
+    return any(one.normalizers for one in columns if one.name.lower() == column.lower())
+
+
+def _given(column: str, known: Mapping[str, str], target: Target) -> Column | None:
     """What the rows have for a column of the table: a column of the same name, normalized as the table declares."""
     from pyspark.sql import functions as F
 
     definition = target.table.definition if target.table else None
     declared = {one.name.lower(): one for one in definition.columns} if definition else {}
-    known = {name.lower(): name for name in rows.columns}
     wanted = declared.get(column.lower())
     if wanted is not None and wanted.normalizers:
         derived = wanted.normalizers[0].derived
