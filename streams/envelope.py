@@ -179,10 +179,6 @@ def _error(stage: str, code: Column, *known: Mapping[str, Column]) -> Column:
     return F.to_json(F.struct(F.lit(stage).alias("stage"), code.alias("code"), *[v.alias(n) for n, v in facts.items()]))
 
 
-def good(rows: DataFrame) -> DataFrame:
-    return rows.where(IS_GOOD).drop(ERROR)
-
-
 def _event_time(decoded: Decoded, source: str, schema: StructType, declared: str | None) -> tuple[str, Column] | None:
     """The column that the event time comes from, and the time."""
     names = list(decoded.columns)

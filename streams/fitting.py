@@ -11,6 +11,7 @@ from ematix_flow.specs import Target
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.envelope import OURS, Origin
 from ematix_flow.streams.tagging import Attempt, fails, tagged, words
+from ematix_flow.table import Column as TableColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -31,27 +32,24 @@ def fitted(rows: DataFrame, tables: Mapping[str, StructType], targets: Mapping[s
     from pyspark.sql import functions as F
 
     # Asked once: each question to Spark costs milliseconds, and a batch may be one row.
-    given_types = {field.name.lower(): field.dataType for field in rows.schema.fields}
-    names = {field.name.lower(): field.name for field in rows.schema.fields}
+    known = {field.name.lower(): field for field in rows.schema.fields}
     attempts: list[Attempt] = []
     temporary: list[str] = []
     columns: dict[str, list[Column]] = {}
     for number, (name, table) in enumerate(tables.items()):
         columns[name] = []
         for field in table.fields:
-            given = _given(field.name, names, targets[name])
+            wanted = _declared(field.name, targets[name])
+            normalized = wanted is not None and bool(wanted.normalizers)
+            given = _given(field.name, known, wanted)
             if given is None:
                 continue
-            plain = field.name.lower() in given_types and not _is_normalized(field.name, targets[name])
-            if plain and _holds_everything(field, given_types[field.name.lower()]):
-                columns[name].append(given.alias(field.name))
-                continue
-            checked = _checked(field, given, f"{OURS}{number}_{field.name}", rows)
-            if checked is not None:
-                attempts.append(checked)
+            found = rows.select(given).schema[0].dataType if normalized else known[field.name.lower()].dataType
+            if normalized or not _holds_everything(field, found):
                 temporary.append(f"{OURS}{number}_{field.name}")
-            column = given if checked is None else F.col(f"`{temporary[-1]}`")
-            columns[name].append(column.alias(field.name))
+                attempts.append(_attempt(field, given, temporary[-1], found, normalized=normalized))
+                given = F.col(f"`{temporary[-1]}`")
+            columns[name].append(given.alias(field.name))
     if not attempts:
         return Fitted(rows, columns, tagged=False)
     outputs = [F.col(f"`{name}`") for name in rows.columns if not name.startswith(OURS)]
@@ -63,34 +61,27 @@ def _holds_everything(field: StructField, given: DataType) -> bool:
     return bool(given == field.dataType and field.nullable and "max_length" not in field.metadata)
 
 
-def _is_normalized(column: str, target: Target) -> bool:
+def _declared(column: str, target: Target) -> TableColumn | None:
     definition = target.table.definition if target.table else None
     columns = definition.columns if definition else ()
-    return any(one.normalizers for one in columns if one.name.lower() == column.lower())
+    return next((one for one in columns if one.name.lower() == column.lower()), None)
 
 
-def _given(column: str, known: Mapping[str, str], target: Target) -> Column | None:
+def _given(column: str, known: Mapping[str, StructField], wanted: TableColumn | None) -> Column | None:
     """What the rows have for a column of the table: a column of the same name, normalized as the table declares."""
     from pyspark.sql import functions as F
 
-    definition = target.table.definition if target.table else None
-    declared = {one.name.lower(): one for one in definition.columns} if definition else {}
-    wanted = declared.get(column.lower())
+    there = known.get(column.lower())
     if wanted is not None and wanted.normalizers:
-        derived = wanted.normalizers[0].derived
-        return F.expr(wanted.expression) if derived or column.lower() in known else None
-    return F.col(f"`{known[column.lower()]}`") if column.lower() in known else None
+        return F.expr(wanted.expression) if there is not None or wanted.normalizers[0].derived else None
+    return None if there is None else F.col(f"`{there.name}`")
 
 
-def _checked(field: StructField, given: Column, name: str, rows: DataFrame) -> Attempt | None:
-    """How to compute the column and tell whether a row fits, unless every row does."""
+def _attempt(field: StructField, given: Column, name: str, found: DataType, *, normalized: bool) -> Attempt:
+    """How to compute the column, and how to tell that a row does not fit."""
     from pyspark.sql import functions as F
 
-    found = rows.select(given.alias("c")).schema[0]
-    normalized = catalyst.kind(catalyst.expression(given)) != "UnresolvedAttribute"
     longest = field.metadata.get("max_length")
-    if found.dataType == field.dataType and not normalized and field.nullable and longest is None:
-        return None
     source = catalyst.column(catalyst.tried(catalyst.expression(given))) if normalized else given
     computed, kind = F.col(f"`{name}`"), field.dataType.simpleString()
     column = f"column {field.name}"
@@ -98,7 +89,7 @@ def _checked(field: StructField, given: Column, name: str, rows: DataFrame) -> A
     if normalized:
         failed = computed.isNull() & fails(catalyst.expression(given))
         cases.append((failed, words("bad-value", f"{column}: the value cannot be normalized")))
-    if found.dataType != field.dataType:
+    if found != field.dataType:
         failed = computed.isNull() & source.isNotNull()
         cases.append((failed, words("bad-value", f'{column}: cannot store "', source, f'" as {kind}')))
     if not field.nullable:
