@@ -1,4 +1,4 @@
-"""What the embedded databases share as targets: tables made and checked, one transaction per batch behind a fence."""
+"""What SQL databases share as targets: tables made and checked, one transaction per batch behind a fence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Database(Protocol):
 
 
 class DatabaseSink(ABC):
-    """A table of a database in a file. A subclass knows the driver, the types and how staged rows are read."""
+    """A table of a database. A subclass knows the driver, the types and how staged rows are read."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         fenced=True,
@@ -99,7 +99,7 @@ class DatabaseSink(ABC):
 
     @abstractmethod
     def _encoded(self, rows: DataFrame) -> DataFrame:
-        """Rows in types that the database takes from Parquet."""
+        """Rows in the types in which they are staged."""
 
     @abstractmethod
     def _source(self, db: Database, staged: Staged) -> str:
@@ -121,8 +121,8 @@ class DatabaseSink(ABC):
 
     def prepare(self, schema: StructType) -> StructType:
         rows = self._shape.rows(schema)
-        with self._database() as db, _transaction(db, self.begin):
-            db.execute(_FENCES)
+        with self._database() as db, transaction(db, self.begin):
+            self._create_fences(db)
             if not self._columns(db):
                 self._create_table(db, self._shape.created(rows))
             fitted = self._shape.fitted(rows, self._columns(db))
@@ -135,25 +135,24 @@ class DatabaseSink(ABC):
 
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
         folder = batch.scratch(self._name)
-        resolved = {"merge": latest_per_key, "scd2": versions}.get(self._mode)
-        rows = resolved(rows, self._shape.keys) if resolved else rows.drop(EVENT_TIME, ORDER)
+        rows = self._resolved(rows)
         self._encoded(rows).write.mode("overwrite").option("compression", "snappy").parquet(str(folder))
         return Staged(folder, tuple(rows.columns))
 
     def refusals(self, staged: Staged, batch: Batch) -> dict[int, str]:
         with self._database() as db:
-            with _transaction(db, "BEGIN"):
+            with transaction(db, "BEGIN"):
                 source = self._source(db, staged)
             if ROW not in staged.columns:
-                source = f"(SELECT *, ROW_NUMBER() OVER () AS {ROW} FROM {source})"
-            numbers = [number for (number,) in db.execute(f"SELECT {ROW} FROM {source} ORDER BY {ROW}").fetchall()]
+                source = f"(SELECT *, ROW_NUMBER() OVER () AS {ROW} FROM {source} AS s)"
+            found = db.execute(f"SELECT {ROW} FROM {source} AS s ORDER BY {ROW}").fetchall()
 
             def attempt(first: int, last: int, without: Collection[int]) -> str | None:
-                some = f"SELECT * FROM {source} WHERE {ROW} BETWEEN {first} AND {last}"
+                some = f"SELECT * FROM {source} AS s WHERE {ROW} BETWEEN {first} AND {last}"
                 if without:
                     some += f" AND {ROW} NOT IN ({', '.join(map(str, without))})"
                 try:
-                    with _transaction(db, self.begin, keep=False):
+                    with transaction(db, self.begin, keep=False):
                         self._load(db, staged, f"({some})", batch)
                 except Exception as error:
                     if self._refusal(error):
@@ -161,7 +160,7 @@ class DatabaseSink(ABC):
                     raise
                 return None
 
-            return refused_rows(numbers, attempt)
+            return refused_rows([number for (number,) in found], attempt)
 
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
         try:
@@ -174,33 +173,55 @@ class DatabaseSink(ABC):
                 next_step="correct the rows in the transform, or the table; nothing of the batch was written",
             ) from error
         if applied.done:
-            shutil.rmtree(staged.folder)
+            self._forget(staged)
         return applied
 
     def _apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
-        with self._database() as db, _transaction(db, self.begin):
-            found = db.execute(
-                "SELECT generation, batch FROM _ematix_flow_fences WHERE pipeline = ? AND target = ?",
-                (fence.pipeline, fence.target),
-            ).fetchone()
-            if found and fence.passed(*found):
+        with self._database() as db, transaction(db, self.begin):
+            if self._passed(db, fence):
                 return Applied(done=False)
             self._load(db, staged, self._source(db, staged), batch)
-            db.execute(
-                "INSERT OR REPLACE INTO _ematix_flow_fences (pipeline, target, generation, batch, applied_at) "
-                "VALUES (?, ?, ?, ?, CURRENT_TIMESTAMP)",
-                (fence.pipeline, fence.target, fence.generation, fence.batch),
-            )
+            self._settle(db, staged, fence)
             batch.reached("apply/before-commit")
         return Applied(done=True)
 
     def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> None:
+        for statement in MODES[self._mode](self._planned(db, staged, source, batch)):
+            db.execute(statement)
+
+    def _planned(self, db: Database, staged: Staged, source: str, batch: Batch) -> Load:
         columns = tuple(name for name in staged.columns if name not in HIDDEN)
         there = {column.name.lower() for column in self._columns(db)}
         values = {"_loaded_at": f"{datetime.now(UTC):{_MOMENT}}", "_batch_id": f"{batch.pipeline}/{batch.number}"}
         filled = {name: literal(values[name]) for name in self._shape.audit(columns) if name in there}
-        for statement in MODES[self._mode](Load(self._located(db), source, columns, self._shape.keys, filled)):
-            db.execute(statement)
+        return Load(self._located(db), source, columns, self._shape.keys, filled)
+
+    def _resolved(self, rows: DataFrame) -> DataFrame:
+        resolved = {"merge": latest_per_key, "scd2": versions}.get(self._mode)
+        return resolved(rows, self._shape.keys) if resolved else rows.drop(EVENT_TIME, ORDER)
+
+    def _create_fences(self, db: Database) -> None:
+        db.execute(_FENCES)
+
+    def _passed(self, db: Database, fence: Fence) -> bool:
+        """Whether the table has this batch already."""
+        found = db.execute(
+            "SELECT generation, batch FROM _ematix_flow_fences WHERE pipeline = ? AND target = ?",
+            (fence.pipeline, fence.target),
+        ).fetchone()
+        return bool(found) and fence.passed(*found)
+
+    def _settle(self, db: Database, staged: Staged, fence: Fence) -> None:
+        """Write the fence, as the last thing in the transaction."""
+        db.execute(
+            "INSERT OR REPLACE INTO _ematix_flow_fences (pipeline, target, generation, batch, applied_at) "
+            "VALUES (?, ?, ?, ?, CURRENT_TIMESTAMP)",
+            (fence.pipeline, fence.target, fence.generation, fence.batch),
+        )
+
+    def _forget(self, staged: Staged) -> None:
+        """The transaction has succeeded; what was staged is needed no more."""
+        shutil.rmtree(staged.folder)
 
     def _failure(self, error: Exception) -> FlowError:
         if self._busy(error):
@@ -230,7 +251,7 @@ class DatabaseSink(ABC):
 
 
 @contextmanager
-def _transaction(db: Database, begin: str, *, keep: bool = True) -> Iterator[None]:
+def transaction(db: Database, begin: str, *, keep: bool = True) -> Iterator[None]:
     db.execute(begin)
     try:
         yield

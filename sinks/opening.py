@@ -10,12 +10,14 @@ from ematix_flow.sinks.base import Sink
 from ematix_flow.sinks.delta import DeltaSink
 from ematix_flow.sinks.duckdb import DuckDBSink
 from ematix_flow.sinks.files import FilesSink
+from ematix_flow.sinks.postgres import PostgresSink
 from ematix_flow.sinks.sqlite import SQLiteSink
 from ematix_flow.specs import Target
 
 SINKS: dict[str, Any] = {
     "duckdb": DuckDBSink,
     "sqlite": SQLiteSink,
+    "postgres": PostgresSink,
     "delta_local": DeltaSink,
     "object_store_local": FilesSink,
 }

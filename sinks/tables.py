@@ -1,4 +1,4 @@
-"""The SQL that brings staged rows into a table, mode by mode, in words that DuckDB and SQLite share."""
+"""The SQL that brings staged rows into a table, mode by mode, in words that all SQL databases share."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ class Load:
     keys: tuple[str, ...] = ()
     filled: Mapping[str, str] = field(default_factory=dict)
     """Columns that every written row gets, with their literal."""
+    firm: frozenset[str] = frozenset()
+    """Keys that are NULL in no staged row, so that `=`, for which there may be an index, finds them."""
+    null_safe: str = "{} IS NOT DISTINCT FROM {}"
+    """How two values are compared of which both may be NULL."""
+    as_text: frozenset[str] = frozenset()
+    """Columns of a type that knows no equality."""
 
     @property
     def content(self) -> tuple[str, ...]:
@@ -45,7 +51,19 @@ class Load:
         return f"UPDATE {self.table} AS t SET {_assigned(values)} FROM {self.source} AS s WHERE {where}"
 
     def same_key(self, one: str, other: str) -> str:
-        return _all_same(self.keys, one, other)
+        compared = {name: "{} = {}" if name in self.firm else self.null_safe for name in self.keys}
+        return " AND ".join(
+            form.format(f"{one}.{quoted(name)}", f"{other}.{quoted(name)}") for name, form in compared.items()
+        )
+
+    def differs(self, one: str, other: str) -> str:
+        """In any column of the content."""
+        return " OR ".join(
+            f"{self._compared(one, name)} IS DISTINCT FROM {self._compared(other, name)}" for name in self.content
+        )
+
+    def _compared(self, alias: str, name: str) -> str:
+        return f"CAST({alias}.{quoted(name)} AS TEXT)" if name in self.as_text else f"{alias}.{quoted(name)}"
 
 
 def append(load: Load) -> list[str]:
@@ -62,8 +80,7 @@ def merge(load: Load) -> list[str]:
     insert = f"{load.insert()} WHERE NOT EXISTS (SELECT 1 FROM {load.table} AS t WHERE {same_key})"
     if not load.content:
         return [insert]
-    differs = " OR ".join(f"t.{quoted(name)} IS DISTINCT FROM s.{quoted(name)}" for name in load.content)
-    return [load.update(f"{same_key} AND ({differs})"), insert]
+    return [load.update(f"{same_key} AND ({load.differs('t', 's')})"), insert]
 
 
 def scd2(load: Load) -> list[str]:
@@ -95,7 +112,7 @@ def _timeline(load: Load) -> str:
     return f"""
 WITH versions AS (
     SELECT {of["t"]}, t.valid_from, t.valid_to, 1 AS existed, COALESCE(s.row_hash, t.row_hash) AS row_hash
-    FROM (SELECT DISTINCT {keys} FROM {load.source}) AS k
+    FROM (SELECT DISTINCT {keys} FROM {load.source} AS s) AS k
     JOIN {load.table} AS t ON {load.same_key("t", "k")}
     LEFT JOIN {load.source} AS s ON {at_same_time}
     UNION ALL
@@ -148,7 +165,3 @@ def literal(text: str) -> str:
 
 def _assigned(values: Mapping[str, str]) -> str:
     return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
-
-
-def _all_same(names: Sequence[str], one: str, other: str) -> str:
-    return " AND ".join(f"{one}.{quoted(name)} IS NOT DISTINCT FROM {other}.{quoted(name)}" for name in names)

@@ -5,6 +5,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ematix_flow.specs import SparkSettings
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters
 from ematix_flow.state.home import dead_letters_of
 from ematix_flow.streams.session import session_for
+from tests.services.postgres import postgres
 
 SCHEMA = "id long, amount double"
 
@@ -111,6 +113,14 @@ class Orders:
         with closing(sqlite3.connect(self.folder / "orders.sqlite")) as db:
             return db.execute(query).fetchall()
 
+    @cached_property
+    def postgres_url(self) -> str:
+        """A database of these orders alone, on a server that is started by the first test that needs it."""
+        return postgres().new_database()
+
+    def in_postgres(self, query: str = "SELECT * FROM orders") -> list[tuple[Any, ...]]:
+        return postgres().query(self.postgres_url, query)
+
     def in_delta(self, query: str = "SELECT * FROM orders") -> list[tuple[Any, ...]]:
         session = session_for(SparkSettings(), jar_groups={"delta"})
         session.read.format("delta").load(str(self.folder / "lake" / "orders")).createOrReplaceTempView("orders")
@@ -119,8 +129,9 @@ class Orders:
     def _target(self, target: str, table: str) -> str:
         """`table` is what all targets that are tables say of it."""
         places = {"duckdb": self.database, "sqlite": self.folder / "orders.sqlite", "delta_local": self.folder / "lake"}
-        if target in places:
-            place = f'kind = "{target}"\npath = "{places[target]}"'
+        if target in places or target == "postgres":
+            where = f'path = "{places[target]}"' if target in places else f'url = "{self.postgres_url}"'
+            place = f'kind = "{target}"\n{where}'
             return f'[[targets]]\n{place}\n{table}\n[targets.table]\nname = "orders"'
         form, _, options = target.partition("\n")
         return f'[[targets]]\nkind = "object_store_local"\npath = "{self.outbox}"\nformat = "{form}"\n{options}'
