@@ -15,7 +15,7 @@ FOLDERS := streams windows joins cdc sinks state batch ops testing
 RUN := .venv/.run
 DEV := .venv/.dev
 
-.PHONY: help setup demo test test-slow lint format bench jars requirements clean
+.PHONY: help setup demo test test-slow crash-matrix lint format bench jars requirements clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ lint: $(DEV) ## ruff, mypy --strict, and who may import whom
 format: $(DEV) ## rewrite the code the way lint wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+crash-matrix: $(DEV) ## kill the process at every step with every store and target (about half an hour), and write down what came of it
+	$(BIN)/python -m pytest tests/crash/test_kill_at_each_step.py -m slow -n 2 --dist worksteal --junitxml=build/crash.xml
+	$(BIN)/python -m tests.crash.matrix build/crash.xml
 
 bench: $(DEV) ## measure throughput against plain PySpark
 	$(BIN)/python -m bench

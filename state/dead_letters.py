@@ -1,7 +1,7 @@
-"""Rows that could not be used, kept with their original bytes, in one SQLite file per pipeline.
+"""Rows that could not be used, kept with their original bytes: what may be done with them, and their SQLite file.
 
-A running pipeline and `flow dlq` use the file at the same time. Every method is one transaction, and doing it again
-after a crash gives the same end.
+A running pipeline and `flow dlq` use them at the same time. Every method may be done again after a crash, and gives
+the same end. Databases other than SQLite take the same statements, in their own words (`Dialect`).
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ import hashlib
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from itertools import islice
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 PENDING, LEASED, PARKED = STATUSES = ("pending", "leased", "parked")
 
-_TABLES = """
+TABLES = """
 CREATE TABLE IF NOT EXISTS dead_letters (
     id TEXT PRIMARY KEY, pipeline TEXT NOT NULL, stage TEXT NOT NULL, error_code TEXT NOT NULL, error TEXT NOT NULL,
     source TEXT NOT NULL, position TEXT NOT NULL, event_ts TEXT, failed_at TEXT NOT NULL, attempt INTEGER NOT NULL,
@@ -26,31 +32,42 @@ CREATE TABLE IF NOT EXISTS dead_letters (
 CREATE TABLE IF NOT EXISTS replayed (id TEXT PRIMARY KEY, generation TEXT NOT NULL) WITHOUT ROWID;
 """
 
-_COLUMNS = (
+COLUMNS = (
     "id", "pipeline", "stage", "error_code", "error", "source", "position", "event_ts", "failed_at", "attempt",
     "payload_format", "payload", "status",
 )  # fmt: skip
-_ORDER = "ORDER BY failed_at, position"
 
-# What a batch that is repeated may tell anew of a letter. How often it was tried, and what became of it, is ours.
-_TOLD = ("stage", "error_code", "error", "event_ts", "failed_at", "payload_format", "payload")
+TOLD = ("stage", "error_code", "error", "event_ts", "failed_at", "payload_format", "payload")
+"""What a batch that is repeated may tell anew of a letter. How often it was tried, and what became of it, is ours."""
 
 _PUT = f"""
-INSERT INTO dead_letters ({", ".join(_COLUMNS)}) SELECT {", ".join(f":{column}" for column in _COLUMNS)}
-WHERE NOT EXISTS (SELECT 1 FROM replayed WHERE id = :id AND generation = :generation)
-ON CONFLICT (id) DO UPDATE SET {", ".join(f"{column} = excluded.{column}" for column in _TOLD)}"""
+INSERT INTO {{letters}} ({{key}}, {", ".join(COLUMNS[1:])})
+SELECT {{new_key}}, {", ".join(f":{column}" for column in COLUMNS[1:])}
+WHERE NOT EXISTS (SELECT 1 FROM {{replayed}} WHERE {{mine}} AND id = :id AND generation = :generation)
+ON CONFLICT ({{key}}) DO UPDATE SET {", ".join(f"{column} = excluded.{column}" for column in TOLD)}"""
+
+LETTERS = f"SELECT {', '.join(COLUMNS[1:])} FROM {{letters}} WHERE {{mine}} AND id {{one_of_ids}} {{oldest_first}}"
+
+_TRIED_TOO_OFTEN = """
+SELECT count(*) FROM {letters} WHERE {mine} AND replay = :replay AND attempt >= :max_attempts AND id {one_of_ids}"""
 
 _FAILED_AGAIN = """
-UPDATE dead_letters SET stage = :stage, error_code = :error_code, error = :error, failed_at = :failed_at, replay = NULL,
+UPDATE {letters} SET stage = :stage, error_code = :error_code, error = :error, failed_at = :failed_at, replay = NULL,
     status = CASE WHEN attempt >= :max_attempts THEN 'parked' ELSE 'pending' END
-WHERE id = :id AND replay = :replay
-RETURNING status"""
+WHERE {mine} AND id = :id AND replay = :replay"""
+
+_REMEMBER = """
+INSERT INTO {replayed} ({key}, generation) SELECT {key}, :generation FROM {letters} WHERE {mine} AND replay = :replay
+ON CONFLICT ({key}) DO UPDATE SET generation = excluded.generation"""
 
 _ID_LENGTH = 24
 _IS_ID = re.compile(f"[0-9a-f]{{{_ID_LENGTH}}}")
 
 # The daemon and a replay write for moments only; whoever waits longer meets a process that hangs.
 _BUSY_SECONDS = 60
+
+# Of what passes through memory, or is written in one transaction.
+_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True)
@@ -88,18 +105,19 @@ class Which:
     limit: int | None = None
     """The oldest so many."""
 
-    def sql(self) -> tuple[str, list[object]]:
-        """A SELECT of their ids, and its parameters."""
-        terms: dict[str, object] = {
-            "status IN (SELECT value FROM json_each(?))": json.dumps(self.statuses),
-            "stage = ?": self.stage,
-            "failed_at >= ?": _text(self.since),
-            "failed_at < ?": _text(self.before),
-            "id IN (SELECT value FROM json_each(?))": None if self.ids is None else json.dumps(self.ids),
+    def sql(self) -> tuple[str, dict[str, object]]:
+        """A SELECT of their ids, oldest first, and its values."""
+        terms: dict[str, tuple[str, object]] = {
+            "status {one_of_statuses}": ("statuses", list(self.statuses)),
+            "stage = :stage": ("stage", self.stage),
+            "failed_at >= :since": ("since", self.since),
+            "failed_at < :before": ("before", self.before),
+            "id {one_of_ids}": ("ids", None if self.ids is None else list(self.ids)),
         }
-        used = {term: value for term, value in terms.items() if value is not None}
-        limit = -1 if self.limit is None else self.limit
-        return f"SELECT id FROM dead_letters WHERE {' AND '.join(used)} {_ORDER} LIMIT ?", [*used.values(), limit]
+        used = {term: named for term, named in terms.items() if named[1] is not None}
+        sql = f"SELECT id FROM {{letters}} WHERE {{mine}} AND {' AND '.join(used)} {{oldest_first}}"
+        values = dict(used.values())
+        return (sql, values) if self.limit is None else (f"{sql} LIMIT :most", values | {"most": self.limit})
 
 
 @dataclass(frozen=True)
@@ -126,124 +144,216 @@ class Settled:
         )
 
 
+class Cursor(Protocol):
+    """What SQLite and Postgres have in common."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def execute(self, sql: str, values: Mapping[str, object], /) -> object: ...
+    def executemany(self, sql: str, rows: Sequence[Mapping[str, object]], /) -> object: ...
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The words in which databases differ."""
+
+    letters: str = "dead_letters"
+    replayed: str = "replayed"
+    key: tuple[str, ...] = ("id",)
+    """Of both tables; what comes before the id tells whose letters they are."""
+    one_of: str = "IN (SELECT value FROM json_each({}))"
+    collation: str = "BINARY"
+    named: str = ":{}"
+
+    def sql(self, text: str) -> str:
+        return _in_words(self, text)
+
+    def value(self, value: object) -> object:
+        """As the database takes it."""
+        if isinstance(value, datetime):
+            return value.astimezone(UTC).isoformat()
+        return json.dumps(value) if isinstance(value, list) else value
+
+
+@cache
+def _in_words(dialect: Dialect, text: str) -> str:
+    said = text.format(
+        letters=dialect.letters,
+        replayed=dialect.replayed,
+        key=", ".join(dialect.key),
+        new_key=", ".join(f":{column}" for column in dialect.key),
+        mine=" AND ".join(f"{column} = :{column}" for column in dialect.key[:-1]) or "TRUE",
+        one_of_ids=dialect.one_of.format(":ids"),
+        one_of_statuses=dialect.one_of.format(":statuses"),
+        oldest_first=f'ORDER BY failed_at, position COLLATE "{dialect.collation}"',
+    )
+    return re.sub(r":(\w+)", lambda name: dialect.named.format(name[1]), said)
+
+
 class DeadLetters:
+    """In a SQLite file; a subclass has another place for them."""
+
+    dialect = Dialect()
+
     def __init__(self, path: Path, generation: str = "") -> None:
         """`generation` is that of the pipeline's checkpoint; only who writes letters needs it."""
-        self._generation = generation
+        self._facts: dict[str, object] = {"generation": generation}
         # Used from Spark's callback thread and from the caller's, never at the same time.
         self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode=WAL")
         # The batch commits only after this file is on the disk.
         self._db.execute("PRAGMA synchronous=FULL")
-        self._db.executescript(_TABLES)
+        self._db.executescript(TABLES)
 
     def put(self, letters: Iterable[DeadLetter]) -> int:
         """Step 6 of the commit protocol: all letters of a batch. A batch that is repeated changes neither the status
         of a letter nor its attempts, and does not bring back a letter that was replayed meanwhile."""
-        with self._db:
-            written = self._db.executemany(_PUT, (_row(one) | {"generation": self._generation} for one in letters))
-            # A pipeline that was reset reads everything again, and what failed before may fail again.
-            self._db.execute("DELETE FROM replayed WHERE generation <> ?", [self._generation])
-        return max(0, written.rowcount)
+        return sum(self._put(some) for some in _portions(letters))
 
     def find(self, which: Which = Which()) -> Iterator[DeadLetter]:  # noqa: B008 - it is frozen
-        """Oldest first."""
-        ids, values = which.sql()
-        return self._letters(f"id IN ({ids}) {_ORDER}", values)
+        """Oldest first; those that are there now, as they are when their turn comes."""
+        sql, values = which.sql()
+        return self._letters(self._ids(sql, values))
 
     def all(self) -> list[DeadLetter]:
         return list(self.find())
 
     def starting_with(self, prefix: str) -> list[DeadLetter]:
         """Letters whose id begins like this; a few, if there are many."""
-        # Ids are hexadecimal, so that "g" comes after all that may follow.
-        return list(self._letters("id >= ? AND id < ? || 'g' ORDER BY id LIMIT 5", [prefix, prefix]))
+        begins = "substr(id, 1, length(CAST(:prefix AS text))) = :prefix"
+        return list(
+            self._letters(
+                self._ids(f"SELECT id FROM {{letters}} WHERE {{mine}} AND {begins} LIMIT 5", {"prefix": prefix})
+            )
+        )
 
     def count(self, which: Which = Which()) -> int:  # noqa: B008
-        ids, values = which.sql()
-        (number,) = self._db.execute(f"SELECT count(*) FROM ({ids})", values).fetchone()
+        sql, values = which.sql()
+        ((number,),) = self._ask(f"SELECT count(*) FROM ({sql}) AS chosen", values)
         return int(number)
 
     def counts(self) -> list[Count]:
-        rows = self._db.execute(
-            "SELECT stage, error_code, status, count(*), min(failed_at) FROM dead_letters "
-            "GROUP BY stage, error_code, status ORDER BY stage, error_code, status"
+        rows = self._ask(
+            "SELECT stage, error_code, status, count(*), min(failed_at) FROM {letters} WHERE {mine} "
+            "GROUP BY stage, error_code, status"
         )
-        return [
-            Count(stage, code, status, letters, datetime.fromisoformat(oldest))
-            for stage, code, status, letters, oldest in rows
-        ]
+        return [Count(stage, code, status, number, _moment(at)) for stage, code, status, number, at in sorted(rows)]
 
     def park(self, ids: Iterable[str]) -> int:
         """Not the leased ones: a replay has them in hand."""
-        with self._db:
-            parked = self._db.executemany(
-                "UPDATE dead_letters SET status = 'parked' WHERE id = ? AND status = 'pending'", [(one,) for one in ids]
-            )
-        return max(0, parked.rowcount)
+        sql = "UPDATE {letters} SET status = 'parked' WHERE {mine} AND id {one_of_ids} AND status = 'pending'"
+        return self._change(sql, {"ids": list(ids)})
 
     def purge(self, which: Which) -> int:
         ids, values = which.sql()
-        with self._db:
-            return self._db.execute(f"DELETE FROM dead_letters WHERE id IN ({ids}) AND replay IS NULL", values).rowcount
+        return self._change(f"DELETE FROM {{letters}} WHERE {{mine}} AND id IN ({ids}) AND replay IS NULL", values)
 
     def lease(self, which: Which, replay: str) -> int:
         """Take letters for a replay, one attempt more."""
         ids, values = which.sql()
-        with self._db:
-            return self._db.execute(
-                "UPDATE dead_letters SET status = 'leased', replay = ?, attempt = attempt + 1 "
-                f"WHERE id IN ({ids}) AND replay IS NULL",
-                [replay, *values],
-            ).rowcount
+        return self._change(
+            "UPDATE {letters} SET status = 'leased', replay = :replay, attempt = attempt + 1 "
+            f"WHERE {{mine}} AND id IN ({ids}) AND replay IS NULL",
+            values | {"replay": replay},
+        )
 
     def open_replay(self) -> str | None:
         """The replay that has letters in hand, alive or dead."""
-        found = self._db.execute("SELECT replay FROM dead_letters WHERE replay IS NOT NULL LIMIT 1").fetchone()
-        return found[0] if found else None
+        found = self._ask("SELECT replay FROM {letters} WHERE {mine} AND replay IS NOT NULL LIMIT 1")
+        return found[0][0] if found else None
 
     def leased(self, replay: str) -> Iterator[DeadLetter]:
-        return self._letters(f"replay = ? {_ORDER}", [replay])
+        sql = "SELECT id FROM {letters} WHERE {mine} AND replay = :replay {oldest_first}"
+        return self._letters(self._ids(sql, {"replay": replay}))
 
     def settle(self, replay: str, failed: Iterable[DeadLetter], max_attempts: int) -> Settled:
         """Step 6 of a replay. What it reads are letters, so that the position of a row that failed is the id of its
         letter, which waits again or is parked. The other letters of the replay are done with. A row of which nobody
         knows the origin, because several were made into one, is a new letter."""
-        statuses: list[str] = []
-        with self._db:
-            for row in failed:
-                if _IS_ID.fullmatch(row.position):
-                    facts = _row(row) | {"id": row.position, "replay": replay, "max_attempts": max_attempts}
-                    statuses += [status for (status,) in self._db.execute(_FAILED_AGAIN, facts).fetchall()]
-                else:
-                    self._db.execute(_PUT, _row(row) | {"generation": self._generation})
-            self._db.execute(
-                "INSERT OR REPLACE INTO replayed SELECT id, ? FROM dead_letters WHERE replay = ?",
-                [self._generation, replay],
-            )
-            done = self._db.execute("DELETE FROM dead_letters WHERE replay = ?", [replay]).rowcount
-        return Settled(done, len(statuses), statuses.count(PARKED))
+        settled = Settled()
+        for some in _portions(failed):
+            if made := [row for row in some if not _IS_ID.fullmatch(row.position)]:
+                self._put(made)
+            if again := [row for row in some if _IS_ID.fullmatch(row.position)]:
+                settled += self._put_back(replay, again, max_attempts)
+        return settled + self._done(replay)
 
     def close(self) -> None:
         self._db.close()
 
-    def _letters(self, where: str, values: list[object]) -> Iterator[DeadLetter]:
-        rows = self._db.execute(f"SELECT {', '.join(_COLUMNS[1:])} FROM dead_letters WHERE {where}", values)
-        return map(_letter, rows)
+    def _run(self, work: Callable[[Cursor], R]) -> R:
+        """`work` in one transaction. It may be called again, if the first time was in vain."""
+        with self._db:
+            return work(self._db.cursor())
+
+    def _put(self, letters: Sequence[DeadLetter]) -> int:
+        def write(db: Cursor) -> int:
+            db.executemany(self.dialect.sql(_PUT), [self._row(letter) for letter in letters])
+            return db.rowcount
+
+        return self._run(write)
+
+    def _put_back(self, replay: str, failed: Sequence[DeadLetter], max_attempts: int) -> Settled:
+        """Letters that failed again."""
+        facts = {"replay": replay, "max_attempts": max_attempts}
+        rows = [self._row(row) | facts | {"id": row.position} for row in failed]
+
+        def write(db: Cursor) -> Settled:
+            ids = [row.position for row in failed]
+            ((parked,),) = self._execute(db, _TRIED_TOO_OFTEN, facts | {"ids": ids}).fetchall()
+            db.executemany(self.dialect.sql(_FAILED_AGAIN), rows)
+            return Settled(failed_again=db.rowcount, parked=parked)
+
+        return self._run(write)
+
+    def _done(self, replay: str) -> Settled:
+        """Letters that did not fail again."""
+
+        def write(db: Cursor) -> Settled:
+            # A pipeline that was reset reads everything again, and what failed before may fail again.
+            self._execute(db, "DELETE FROM {replayed} WHERE {mine} AND generation <> :generation")
+            self._execute(db, _REMEMBER, {"replay": replay})
+            self._execute(db, "DELETE FROM {letters} WHERE {mine} AND replay = :replay", {"replay": replay})
+            return Settled(succeeded=db.rowcount)
+
+        return self._run(write)
+
+    def _letters(self, ids: Sequence[str]) -> Iterator[DeadLetter]:
+        """So few at a time that neither their payloads fill the memory, nor a slow reader keeps a transaction open."""
+        for some in _portions(ids):
+            yield from map(letter_of, self._ask(LETTERS, {"ids": some}))
+
+    def _ids(self, sql: str, values: Mapping[str, object]) -> list[str]:
+        return [id for (id,) in self._ask(sql, values)]
+
+    def _ask(self, sql: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
+        return self._run(lambda db: self._execute(db, sql, values).fetchall())
+
+    def _change(self, sql: str, values: Mapping[str, object]) -> int:
+        return self._run(lambda db: self._execute(db, sql, values).rowcount)
+
+    def _execute(self, db: Cursor, sql: str, values: Mapping[str, object] | None = None) -> Cursor:
+        given = {name: self.dialect.value(value) for name, value in (values or {}).items()}
+        db.execute(self.dialect.sql(sql), self._facts | given)
+        return db
+
+    def _row(self, letter: DeadLetter) -> dict[str, object]:
+        return self._facts | {column: self.dialect.value(getattr(letter, column)) for column in COLUMNS}
 
 
-def _row(letter: DeadLetter) -> dict[str, object]:
-    values = {column: getattr(letter, column) for column in _COLUMNS}
-    return {column: _text(value) if isinstance(value, datetime) else value for column, value in values.items()}
+def letter_of(row: Sequence[Any]) -> DeadLetter:
+    """From all columns but the id, which follows from them."""
+    facts = dict(zip(COLUMNS[1:], row, strict=True))
+    return DeadLetter(**facts | {name: _moment(facts[name]) for name in ("event_ts", "failed_at")})
 
 
-def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.astimezone(UTC).isoformat()
+def _moment(value: str | datetime | None) -> Any:
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return None if moment is None else moment.astimezone(UTC)
 
 
-def _letter(row: tuple[object, ...]) -> DeadLetter:
-    facts = dict(zip(_COLUMNS[1:], row, strict=True))
-    for column in ("event_ts", "failed_at"):
-        text = facts[column]
-        facts[column] = datetime.fromisoformat(text) if isinstance(text, str) else None
-    return DeadLetter(**facts)  # type: ignore[arg-type]
+def _portions(things: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(things)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some

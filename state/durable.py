@@ -23,10 +23,10 @@ def make(folder: Path) -> None:
         sync(folder.parent)
 
 
-def write(path: Path, text: str) -> None:
-    """Replace `path` by `text`, all or nothing."""
+def write(path: Path, content: str | bytes) -> None:
+    """Replace `path` by `content`, all or nothing."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
+    draft.write_bytes(content.encode() if isinstance(content, str) else content)
     sync(draft)
     draft.replace(path)
     sync(path.parent)

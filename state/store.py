@@ -1,35 +1,54 @@
-"""A pipeline's memory: its checkpoint, the generation born with it, and its dead letters, on the local disk."""
+"""A pipeline's memory while it runs: its checkpoint, the generation born with it, and its dead letters."""
 
 from __future__ import annotations
 
+import json
+import logging
 import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from ematix_flow.errors import NotBuilt
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state import durable
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters, Settled
-from ematix_flow.state.home import DEAD_LETTERS, file_name, state_of
+from ematix_flow.state.definition import Definition, DefinitionChanged, differences
+from ematix_flow.state.home import file_name
+from ematix_flow.state.keeping import InVault, Keeper, OnDisk
 from ematix_flow.state.lock import SingleWriter
+from ematix_flow.state.memory import GENERATION, Memory, read_text
+from ematix_flow.state.opening import folder_of, open_vault
+from ematix_flow.state.swap import settle
+from ematix_flow.state.vault import Vault
 
-_GENERATION = "generation"
+DEFINITION = "definition.json"
+
+_log = logging.getLogger(__name__)
 
 
-class LocalStore:
-    """Everything under one folder. Open while the pipeline runs; a second opener is refused."""
+class Store:
+    """Everything under one folder, and what keeps it. Open while the pipeline runs; a second opener is refused."""
 
-    def __init__(self, pipeline: str, folder: Path) -> None:
+    def __init__(self, pipeline: str, folder: Path, vault: Vault | None = None, interval: float = 0) -> None:
         durable.make(folder)
         self.pipeline = pipeline
         """The name under which targets keep the fences of these batches."""
         self.folder = folder
-        self._writer = SingleWriter(pipeline, folder)
         self.checkpoint = folder / "checkpoint"
-        durable.make(self.checkpoint)
+        self._writer = SingleWriter(pipeline, folder)
+        try:
+            settle(folder)
+            durable.make(self.checkpoint)
+            self._keeper: Keeper = InVault(pipeline, folder, vault, interval) if vault else OnDisk(folder)
+        except BaseException:
+            self._writer.release()
+            if vault is not None:
+                vault.close()
+            raise
         self.generation = self._generation()
+        # At once, so that a second machine does not begin another generation, nor with less than a disk brings along.
+        self._keeper.save(self.generation, None)
         self.dead_letters = self._dead_letters()
 
     def scratch(self, name: str) -> Path:
@@ -40,24 +59,42 @@ class LocalStore:
         return folder
 
     def remember(self, name: str, text: str) -> None:
-        """Keep a fact that must live exactly as long as the checkpoint, such as an inferred schema."""
+        """Write down a fact that must live exactly as long as the checkpoint, such as an inferred schema. The next
+        `save` makes it durable."""
         durable.write(self.checkpoint / name, text)
 
     def recall(self, name: str) -> str | None:
-        return _read(self.checkpoint / name)
+        return read_text(self.checkpoint / name)
+
+    def agree(self, definition: Definition) -> None:
+        """Compare with the definition that the checkpoint was made for, and write it down."""
+        known = json.loads(self.recall(DEFINITION) or "{}")
+        now = {"fixed": definition.fixed, "free": definition.free}
+        if known == now:
+            return
+        if known and any((self.checkpoint / "offsets").glob("[0-9]*")):
+            if changed := differences(known["fixed"], definition.fixed):
+                raise DefinitionChanged(self.pipeline, changed)
+            accepted = differences(known["free"], definition.free)
+            _log.info("definition changed", extra={"pipeline": self.pipeline, "changes": "; ".join(accepted)})
+        self.remember(DEFINITION, json.dumps(now))
 
     def save(self, batch: int) -> None:
-        """Step 4 of the commit protocol: the plan of this batch outlives a power cut.
+        """Step 4 of the commit protocol: the plan of this batch, and the state it leaves, outlive whatever happens now.
 
-        Spark renames these files into place without flushing them. If a target showed the rows and the plan was lost,
-        a different batch of the same number would be planned, and the fence would swallow it.
+        If a target showed the rows and the plan was lost, a different batch of the same number would be planned, and
+        the fence would swallow it.
         """
-        logs = [self.checkpoint / "offsets", *self.checkpoint.glob("sources/*")]
-        for log in logs:
-            for plan in (log / str(batch), log / f"{batch}.compact"):
-                if plan.exists():
-                    durable.sync(plan)
-            durable.sync(log)
+        self._keeper.save(self.generation, batch)
+
+    def check(self) -> None:
+        """Before a target shows anything: this process still is the one that runs the pipeline."""
+        self._keeper.check()
+
+    def adopt(self, generation: str) -> None:
+        """Go on from another checkpoint, complete in `checkpoint.new`, in which `generation` is written down."""
+        self._keeper.adopt(generation)
+        self.generation = generation
 
     def divert(self, letters: Iterable[DeadLetter]) -> None:
         """Step 6 of the commit protocol, for every batch: the rows of it that failed, often none."""
@@ -68,28 +105,34 @@ class LocalStore:
 
     def close(self) -> None:
         self.dead_letters.close()
+        self._keeper.close(self.generation)
         self._writer.release()
 
     def _dead_letters(self) -> DeadLetters:
-        return DeadLetters(self.folder / DEAD_LETTERS, self.generation)
+        return self._keeper.dead_letters(self.generation)
 
     def _generation(self) -> str:
-        known = self.recall(_GENERATION)
+        known = self.recall(GENERATION)
         if known is None:
             known = uuid.uuid4().hex
-            self.remember(_GENERATION, known)
+            self.remember(GENERATION, known)
         return known
 
 
-class ReplayStore(LocalStore):
+class ReplayStore(Store):
     """Memory of the replays of a pipeline, which may run beside it: a checkpoint, a lock and fences of their own, the
     pipeline's dead letters, and an inbox that holds the letters of one replay at a time."""
 
     def __init__(self, spec: PipelineSpec) -> None:
-        self._of = state_of(spec.name, spec.state_store.path)
         self._max_attempts = spec.dlq_max_attempts
         self.settled = Settled()
-        super().__init__(f"{spec.name} (replay)", self._of / "replay")
+        self._of = Memory(spec.name, spec.state_store)
+        super().__init__(
+            f"{spec.name} (replay)",
+            self._of.folder / "replay",
+            open_vault(f"{spec.name} (replay)", spec.state_store),
+            _seconds(spec),
+        )
         self.inbox = self.folder / "inbox"
         durable.make(self.inbox)
 
@@ -104,9 +147,11 @@ class ReplayStore(LocalStore):
 
     def recall(self, name: str) -> str | None:
         """What the pipeline has fixed, such as the columns of its input, holds for its letters, too."""
-        if name == _GENERATION:
-            return super().recall(name)
-        return _read(self._of / "checkpoint" / name)
+        known = super().recall(name)
+        return self._of.recall(name) if known is None and name != GENERATION else known
+
+    def agree(self, definition: Definition) -> None:
+        """Its batches are letters, not positions of the source."""
 
     def divert(self, letters: Iterable[DeadLetter]) -> None:
         """The rows that failed again; all others of the replay are in the targets now."""
@@ -118,17 +163,19 @@ class ReplayStore(LocalStore):
         """The replay's batch is committed. Its letters go only when this is sure, because Spark asks for them again
         if it finds its note lost."""
         assert self.dead_letters.open_replay() is None, "divert has settled every letter"
-        commits = self.checkpoint / "commits"
-        for path in (*commits.glob("[0-9]*"), commits):
-            durable.sync(path)
+        self._keeper.save(self.generation, None)
         for spooled in self.inbox.iterdir():
             spooled.unlink()
 
+    def close(self) -> None:
+        super().close()
+        self._of.close()
+
     def _dead_letters(self) -> DeadLetters:
-        return DeadLetters(self._of / DEAD_LETTERS, _read(self._of / "checkpoint" / _GENERATION) or "")
+        return self._of.dead_letters()
 
 
-class MemoryStore(LocalStore):
+class MemoryStore(Store):
     """Keeps nothing after exit; for tests."""
 
     def __init__(self, pipeline: str) -> None:
@@ -139,21 +186,12 @@ class MemoryStore(LocalStore):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def open_store(spec: PipelineSpec) -> LocalStore:
-    match spec.state_store.kind:
-        case "local":
-            return LocalStore(spec.name, state_of(spec.name, spec.state_store.path))
-        case "in_memory":
-            return MemoryStore(spec.name)
-        case kind:
-            raise NotBuilt(f"state store {kind!r}", instead='use kind = "local"')
+def open_store(spec: PipelineSpec) -> Store:
+    if spec.state_store.kind == "in_memory":
+        return MemoryStore(spec.name)
+    vault = open_vault(spec.name, spec.state_store)
+    return Store(spec.name, folder_of(spec.name, spec.state_store), vault, _seconds(spec))
 
 
-def open_replay_store(spec: PipelineSpec) -> ReplayStore:
-    if spec.state_store.kind != "local":
-        raise NotBuilt(f"replay from state store {spec.state_store.kind!r}", instead='use kind = "local"')
-    return ReplayStore(spec)
-
-
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
+def _seconds(spec: PipelineSpec) -> float:
+    return spec.state_store.checkpoint_interval_ms / 1000

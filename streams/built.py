@@ -15,7 +15,6 @@ def not_built(spec: PipelineSpec) -> list[str]:
         "[transform.cdc]": transform.cdc,
         "aggregate_udfs": transform.aggregate_udfs,
         "more than one source": len(spec.sources) > 1,
-        f"state store {spec.state_store.kind!r}": spec.state_store.kind not in {"local", "in_memory"},
         "dead_letter_topic": spec.dead_letter_topic,
     }
     return [part for part, declared in parts.items() if declared]

@@ -1,7 +1,7 @@
 """Lookups: tables for SQL to join, copied when they are read, so that a repeated batch sees what it saw before.
 
-A version is a folder of Parquet files in the pipeline's state. Which versions a batch uses is on the disk before the
-batch goes on.
+A version is a folder of Parquet files in the pipeline's checkpoint. Which versions a batch uses is on the disk before
+the batch goes on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ematix_flow.errors import NotBuilt
 from ematix_flow.specs import Lookup
 from ematix_flow.state import durable
 from ematix_flow.state.home import file_name
-from ematix_flow.state.store import LocalStore
+from ematix_flow.state.store import Store
 from ematix_flow.streams.lookup_base import LookupFailed, Origin
 from ematix_flow.streams.lookup_databases import DuckDBOrigin, SQLiteOrigin
 from ematix_flow.streams.lookup_files import DeltaOrigin, FilesOrigin
@@ -41,7 +41,7 @@ ORIGINS: dict[str, type[Origin]] = {
 }
 
 # Beside Spark's own notes about its batches, so that it goes when they go.
-_NOTE = "lookups.json"
+_NOTE, _COPIES = "lookups.json", "lookups"
 
 Versions = dict[str, str]
 """Name of the lookup -> version."""
@@ -59,7 +59,7 @@ class Lookups:
     def __init__(
         self,
         declared: Mapping[str, Lookup],
-        store: LocalStore,
+        store: Store,
         session: SparkSession,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -139,7 +139,7 @@ class Lookups:
         durable.write(self._store.checkpoint / _NOTE, json.dumps(self._noted))
         kept = {self._folder(name, version) for used in self._noted.values() for name, version in used.items()}
         self._schemas = {folder: schema for folder, schema in self._schemas.items() if folder in kept}
-        for folder in (self._store.folder / "lookups").glob("*/*"):
+        for folder in (self._store.checkpoint / _COPIES).glob("*/*"):
             if folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -149,7 +149,7 @@ class Lookups:
         return (session or self._session).read.schema(self._schemas[folder]).parquet(str(folder))
 
     def _folder(self, name: str, version: str) -> Path:
-        return self._store.folder / "lookups" / file_name(name) / version
+        return self._store.checkpoint / _COPIES / file_name(name) / version
 
     def _warn(self, event: str, name: str, reason: str) -> None:
         _log.warning(event, extra={"pipeline": self._store.pipeline, "lookup": name, "reason": reason})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.streams.envelope import ERROR, IS_BAD
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_METRIC = "flow"
+_METRIC, _INPUT = "flow", "flow_input"
 
 # The errors of a batch come to the driver with its counts, up to so many and so long ones: at most 100 MB.
 # What is beyond is read from the batch a second time, in bounded memory.
@@ -55,11 +55,21 @@ def observed(rows: DataFrame) -> DataFrame:
     return rows.observe(_METRIC, *_metrics(rows))
 
 
+def counted(rows: DataFrame) -> DataFrame:
+    """The rows that go into an operator, of which it makes others; these count as the rows of the batch."""
+    from pyspark.sql import functions as F
+
+    return rows.observe(_INPUT, F.count(F.lit(1)).alias("rows"))
+
+
 def seen_by(query: StreamingQuery) -> Seen:
     """What was observed in the batch that runs now. Spark reports it publicly only after the batch is committed, which
     is too late to refuse it; the execution in progress knows it as soon as the rows have passed."""
-    execution = query._jsq.streamingQuery().lastExecution()  # noqa: SLF001
-    return _seen(json.loads(execution.observedMetrics().apply(_METRIC).json()))
+    metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()  # noqa: SLF001
+    seen = _seen(json.loads(metrics.apply(_METRIC).json()))
+    if not metrics.contains(_INPUT):
+        return seen
+    return replace(seen, rows=json.loads(metrics.apply(_INPUT).json())["rows"])
 
 
 def seen_among(rows: DataFrame) -> Seen:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.state.store import LocalStore
+from ematix_flow.state.kernel import Operator
+from ematix_flow.state.store import Store
 from ematix_flow.streams.envelope import ERROR, EVENT_TS, OURS, Carried
 from ematix_flow.streams.failures import spark_words
-from ematix_flow.streams.observed import observed
+from ematix_flow.streams.observed import counted, observed
 from ematix_flow.streams.sources.base import StreamSource
+from ematix_flow.streams.stateful import stateful
 from ematix_flow.streams.transform import BadSql, SqlTransform, Transformed
 
 if TYPE_CHECKING:
@@ -28,31 +30,48 @@ class Plan:
 
     rows: DataFrame
     batch_transform: BatchTransform | None = None
+    stateful: bool = False
+    """Each look at the rows of a batch would run the operator once more."""
 
 
-def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Plan:
-    """Read, decode, transform, count."""
+def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession, operator: Operator | None = None) -> Plan:
+    """Read, decode, transform, operate, count."""
+    planned = _without_operator(spec, source, session, operator)
+    if operator is None:
+        return replace(planned, rows=observed(planned.rows))
+    if planned.batch_transform is not None:
+        raise BadSql(
+            "the SELECT needs a whole batch at once, and what feeds windows or joins must work row by row",
+            next_step="leave grouping, sorting and lookups to the window or join, or to a pipeline of its own",
+        )
+    return Plan(observed(stateful(counted(planned.rows), operator, source.origin)), stateful=True)
+
+
+def _without_operator(
+    spec: PipelineSpec, source: StreamSource, session: SparkSession, operator: Operator | None
+) -> Plan:
     rows = source.read(session, Carried.by(spec))
     payload, sql = source.payload_schema.fieldNames(), spec.transform.sql
-    if EVENT_TS not in payload and not re.search(rf"\b{EVENT_TS}\b", sql or "", re.IGNORECASE):
+    wanted = re.search(rf"\b{EVENT_TS}\b", sql or "", re.IGNORECASE) or (operator and operator.event_time == EVENT_TS)
+    if EVENT_TS not in payload and not wanted:
         # Counting keeps Spark from leaving out what nobody asks for.
         rows = rows.drop(EVENT_TS)
     if sql is None:
-        return Plan(observed(rows))
+        return Plan(rows)
     transform = SqlTransform(sql, spec.transform.dialect, tuple(payload), source.origin)
 
     def over_a_batch(good: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
         return _with_room_for_errors(_understood(transform, good, lookups))
 
     if spec.transform.lookups:
-        return Plan(observed(rows), over_a_batch)
+        return Plan(rows, over_a_batch)
     # Also for a SELECT that is applied per batch: a mistake in it is found now and not in the first batch.
     transformed = _understood(transform, rows, {})
-    return Plan(observed(transformed.rows)) if transformed.row_wise else Plan(observed(rows), over_a_batch)
+    return Plan(transformed.rows) if transformed.row_wise else Plan(rows, over_a_batch)
 
 
 def start(
-    spec: PipelineSpec, rows: DataFrame, run: Callable[[DataFrame, int], None], store: LocalStore, *, bounded: bool
+    spec: PipelineSpec, rows: DataFrame, run: Callable[[DataFrame, int], None], store: Store, *, bounded: bool
 ) -> StreamingQuery:
     checkpoint = str(store.checkpoint)
     writer = rows.writeStream.queryName(store.pipeline).option("checkpointLocation", checkpoint).foreachBatch(run)

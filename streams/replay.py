@@ -12,17 +12,24 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ematix_flow.errors import UsageError
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.dead_letters import PARKED, PENDING, Which
-from ematix_flow.state.store import ReplayStore, open_replay_store
+from ematix_flow.state.rewinding import begin
+from ematix_flow.state.store import ReplayStore
+from ematix_flow.state.swap import NEW
 from ematix_flow.streams.run import run_spec
 from ematix_flow.streams.runner import BatchReport
 from ematix_flow.streams.sources.letters import open_letters, spool
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# A note beside the checkpoint, saved with the plan of the batch: which letters it is about.
+_SPOOLED = "spooled"
 
 
 @dataclass(frozen=True)
@@ -59,10 +66,10 @@ def replay(
     # What fails from now on has had its turn.
     which = Which(statuses, stage=stage, before=datetime.now(UTC), ids=None if ids is None else tuple(ids), limit=limit)
     status = "success"
-    with closing(open_replay_store(spec)) as store:
+    with closing(ReplayStore(spec)) as store:
 
-        def run() -> str:
-            _fill_inbox(store)
+        def run(name: str) -> str:
+            _fill_inbox(store, name)
             result = run_spec(
                 spec, bounded=True, spark=spark, on_batch=on_batch, stop=stop, store=store, opening=open_letters
             )
@@ -70,17 +77,43 @@ def replay(
                 store.finish()
             return result.status
 
-        if store.replay is not None:
-            status = run()
-        if status == "success" and store.dead_letters.lease(which, uuid.uuid4().hex):
-            status = run()
+        begun, new = _begun(store), uuid.uuid4().hex
+        if begun is not None:
+            status = run(begun)
+        if status == "success" and store.dead_letters.lease(which, new):
+            status = run(new)
         settled = store.settled
     done = settled.succeeded + settled.failed_again
     return ReplayResult(spec.name, status, done, settled.succeeded, settled.failed_again, settled.parked)
 
 
-def _fill_inbox(store: ReplayStore) -> None:
-    name = store.replay
-    assert name is not None
-    if not store.spool(name).exists():
-        spool(store.dead_letters.leased(name), store.spool(name))
+def _begun(store: ReplayStore) -> str | None:
+    """The replay that is not finished, if there is one: a process may have died in it at any point, here or on a
+    machine that is gone. A batch that was planned is repeated, although all of its letters may be settled by now."""
+    noted = store.recall(_SPOOLED)
+    last = max((int(plan.name) for plan in (store.checkpoint / "offsets").glob("[0-9]*")), default=None)
+    unfinished = noted is not None and last is not None and not store.committed(last)
+    if noted is not None and Path(noted).parent != store.inbox:
+        if unfinished:
+            raise _begun_elsewhere(store, Path(noted).parent)
+        # Spark would look where the letters of earlier replays were, although it is done with them.
+        store.adopt(begin(store.folder / NEW))
+    return Path(noted).stem if noted and unfinished else store.dead_letters.open_replay()
+
+
+def _begun_elsewhere(store: ReplayStore, inbox: Path) -> UsageError:
+    return UsageError(
+        f"{store.pipeline} is not finished, and was begun with its letters in {inbox}; here they are in {store.inbox}",
+        next_step="set EMATIX_FLOW_HOME to what it was there, an empty folder will do, and `flow dlq replay` goes on",
+    )
+
+
+def _fill_inbox(store: ReplayStore, name: str) -> None:
+    """With the letters that this replay still has in hand, and no others."""
+    spooled = store.spool(name)
+    for other in store.inbox.iterdir():
+        if other != spooled:
+            other.unlink()
+    if not spooled.exists():
+        spool(store.dead_letters.leased(name), spooled)
+    store.remember(_SPOOLED, str(spooled))

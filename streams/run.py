@@ -13,7 +13,9 @@ from ematix_flow.config import resolve_connection
 from ematix_flow.result import RunResult
 from ematix_flow.sinks.opening import open_sink
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.state.store import LocalStore, open_store
+from ematix_flow.state.definition import Definition
+from ematix_flow.state.kernel import Operator
+from ematix_flow.state.store import Store, open_store
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.failures import explained, spark_errors_in_words
 from ematix_flow.streams.functions import register
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 IsIdle = Callable[[], bool]
-OpenSource = Callable[[PipelineSpec, int, LocalStore, "SparkSession"], StreamSource]
+OpenSource = Callable[[PipelineSpec, int, Store, "SparkSession"], StreamSource]
 
 _log = logging.getLogger(__name__)
 
@@ -44,8 +46,9 @@ def run_spec(
     bounded: bool = False,
     flush: bool = True,
     spark: SparkSession | None = None,
-    store: LocalStore | None = None,
+    store: Store | None = None,
     opening: OpenSource = open_source,
+    operator: Operator | None = None,
     on_batch: Callable[[BatchReport], None] = lambda _: None,
     on_step: Callable[[str, int], None] = lambda _step, _batch: None,
     on_start: Callable[[IsIdle], None] = lambda _is_idle: None,
@@ -54,8 +57,8 @@ def run_spec(
     """Run a frozen spec until its input is done (`bounded`), a signal arrives, or `stop` is set.
 
     `flush` closes open windows at the end of a bounded run; without an operator there are none. `store` and `opening`
-    take the place of the declared ones; a store that is given stays open. `on_start` is told how to find out whether
-    the pipeline has nothing to do.
+    take the place of the declared ones; a store that is given stays open. `operator` keeps state between batches.
+    `on_start` is told how to find out whether the pipeline has nothing to do.
     """
     began = time.monotonic()
     spec = spec.with_connections(resolve_connection)
@@ -70,7 +73,8 @@ def run_spec(
             if opened is not None:
                 register(spec.transform.udfs, session)
                 lookups = Lookups(spec.transform.lookups, memory, session)
-                planned = plan(spec, opened, session)
+                memory.agree(Definition.of(spec, operator))
+                planned = plan(spec, opened, session, operator)
                 runner = Runner(spec, opened, sinks, memory, planned, lookups, on_batch, on_step)
                 tally = runner.tally
                 _run(spec, runner, planned.rows, memory, asked, on_start, bounded=bounded)
@@ -79,7 +83,7 @@ def run_spec(
 
 
 @contextmanager
-def _opened(spec: PipelineSpec, given: LocalStore | None) -> Iterator[LocalStore]:
+def _opened(spec: PipelineSpec, given: Store | None) -> Iterator[Store]:
     if given is not None:
         yield given
         return
@@ -91,7 +95,7 @@ def _run(
     spec: PipelineSpec,
     runner: Runner,
     rows: DataFrame,
-    store: LocalStore,
+    store: Store,
     asked: threading.Event,
     on_start: Callable[[IsIdle], None],
     *,
@@ -115,7 +119,7 @@ def _run(
 def _open_when_there_is_input(
     spec: PipelineSpec,
     opening: OpenSource,
-    store: LocalStore,
+    store: Store,
     session: SparkSession,
     asked: threading.Event,
     on_start: Callable[[IsIdle], None],

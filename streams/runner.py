@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from ematix_flow.sinks.base import Batch, Sink
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.state.store import LocalStore
+from ematix_flow.state.store import Store
 from ematix_flow.streams.bisecting import without_culprits
 from ematix_flow.streams.failures import BadRowError, is_of_a_row
 from ematix_flow.streams.lookups import Lookups
@@ -94,7 +94,7 @@ class Runner:
         spec: PipelineSpec,
         source: StreamSource,
         sinks: Mapping[str, Sink],
-        store: LocalStore,
+        store: Store,
         plan: Plan,
         lookups: Lookups,
         on_batch: Callable[[BatchReport], None],
@@ -105,6 +105,7 @@ class Runner:
         self._on_batch, self.on_step = on_batch, on_step
         self._policy = spec.transform.on_error
         self._query: StreamingQuery | None = None
+        self._materialised: DataFrame | None = None
         self._started, self._draining = threading.Event(), threading.Event()
         self.tally = Tally()
         self.watch = Stopwatch()
@@ -132,7 +133,7 @@ class Runner:
             self.failure = error
             raise
         finally:
-            self._targets.forget()
+            self._forget()
 
     @step
     def plan(self, number: int) -> Batch:
@@ -147,7 +148,9 @@ class Runner:
 
     @step
     def compute(self, batch: Batch, rows: DataFrame) -> Routed:
-        """2. Decode and a row-wise transform are in `rows`; any other transform sees the good rows of the batch."""
+        """2. Decode, a row-wise transform and an operator are in `rows`; any other transform sees the good rows."""
+        if self._plan.stateful:
+            rows = self._materialised = rows.persist()
         return Routed(rows, self._transformed(batch, wanted(rows)))
 
     @step
@@ -193,6 +196,13 @@ class Runner:
         outcome = {"drop": self.tally.dropped, "dlq": self.tally.dead}.get(self._policy)
         if outcome is not None:
             outcome.update(self.bad.by_stage())
+
+    def _forget(self) -> None:
+        """The rows of the batch are no longer needed."""
+        self._targets.forget()
+        if self._materialised is not None:
+            self._materialised.unpersist()
+            self._materialised = None
 
     def _report(self, batch: Batch) -> BatchReport:
         bad, seconds = self.bad.by_stage(), dict(self.watch.latest)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LOOKED_UP_AT_ONCE = 100_000
 # In the order in which a row meets them.
-_STAGES = ("decode", "event_time", "transform", "write")
+_STAGES = ("decode", "event_time", "transform", "late", "write")
 
 
 @dataclass(frozen=True)

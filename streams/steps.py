@@ -10,14 +10,17 @@ from contextlib import contextmanager
 
 STEPS = ("plan", "compute", "stage", "save", "apply", "divert", "release", "commit")
 
-# "apply" or "apply@3" (batch 3): the process is killed when it reaches that point. Crash tests set it.
+# "apply" or "apply@3" (batch 3): the process is killed, or paused, when it reaches that point. Crash tests set them.
 CRASH_AT = "EMATIX_FLOW_CRASH_AT"
+PAUSE_AT = "EMATIX_FLOW_PAUSE_AT"
+_SIGNALS = {CRASH_AT: signal.SIGKILL, PAUSE_AT: signal.SIGSTOP}
 
 
 def reached(point: str, batch: int) -> None:
     """Every step calls this as it begins; sinks call it at points inside `apply`."""
-    if os.environ.get(CRASH_AT) in {point, f"{point}@{batch}"}:
-        os.kill(os.getpid(), signal.SIGKILL)
+    for variable, number in _SIGNALS.items():
+        if os.environ.get(variable) in {point, f"{point}@{batch}"}:
+            os.kill(os.getpid(), number)
 
 
 class Stopwatch:

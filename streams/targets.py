@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, ROW, Batch, Sink, Staged, TargetRefused
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.state import durable
-from ematix_flow.state.store import LocalStore
+from ematix_flow.state.store import Store
 from ematix_flow.streams.envelope import (
     ERROR,
     EVENT_TS,
@@ -65,7 +64,7 @@ class Targets:
         spec: PipelineSpec,
         sinks: Mapping[str, Sink],
         origin: Origin,
-        store: LocalStore,
+        store: Store,
         on_refused: Callable[[list[str]], None],
     ) -> None:
         # A target that may refuse rows comes before those that take everything: then nothing is visible yet.
@@ -145,6 +144,7 @@ class Targets:
         done = set()
         for name, sink in self._sinks.items():
             batch.reached(f"apply/{name}")
+            self._store.check()
             if sink.apply(staging.staged[name], batch, batch.fence(name)).done:
                 done.add(name)
         return done
@@ -176,11 +176,11 @@ class Targets:
 
     def _remember(self, batch: Batch, refused: Refused) -> None:
         note = {"generation": batch.generation, "batch": batch.number, "rows": refused}
-        durable.write(self._store.folder / _NOTE, json.dumps(note))
+        self._store.remember(_NOTE, json.dumps(note))
+        self._store.save(batch.number)
 
     def _recalled(self, batch: Batch) -> Refused | None:
-        note = self._store.folder / _NOTE
-        known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+        known = json.loads(self._store.recall(_NOTE) or "{}")
         if (known.get("generation"), known.get("batch")) != (batch.generation, batch.number):
             return None
         return {int(row): reason for row, reason in known["rows"].items()}

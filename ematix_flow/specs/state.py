@@ -28,7 +28,8 @@ class StateStore(Discreet):
     schema: Name = "public"  # type: ignore[assignment]
     """Schema of the Postgres tables."""
     checkpoint_interval_ms: Positive = 60_000
-    """Longest time between two saves of a pipeline without state."""
+    """How often a save also brings pictures of the whole operator state, and forgets what is no longer needed. What a
+    batch plans and changes is saved with every batch."""
 
     @check
     def _place_fits_the_kind(self) -> Iterator[Complaint]:

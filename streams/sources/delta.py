@@ -14,7 +14,7 @@ from ematix_flow.errors import DeclarationError, FlowError, Problem
 from ematix_flow.problems import near
 from ematix_flow.specs import Source
 from ematix_flow.state.home import file_name
-from ematix_flow.state.store import LocalStore
+from ematix_flow.state.store import Store
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, as_json_bytes, wrapped
 from ematix_flow.streams.sources.base import SourceNotFound
 from ematix_flow.streams.sources.listing import average_sizes, visible_files
@@ -57,7 +57,7 @@ class DeltaSource:
         connection: DeltaLocalConnection,
         name: str,
         batch_bytes: int | None,
-        store: LocalStore,
+        store: Store,
         session: SparkSession,
     ) -> None:
         self._source, self._batch_bytes = source, batch_bytes
@@ -114,7 +114,7 @@ class DeltaSource:
     def release(self, batch: int) -> None:
         """Rows stay in the table; which of its commits were read is part of the checkpoint."""
 
-    def _fixed(self, held: StructType, name: str, store: LocalStore) -> StructType:
+    def _fixed(self, held: StructType, name: str, store: Store) -> StructType:
         """Declared, or as the table was at the first start."""
         from pyspark.sql.types import StructField, StructType
 

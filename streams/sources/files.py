@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from ematix_flow.connections import ObjectStoreLocalConnection
 from ematix_flow.specs import Source
-from ematix_flow.state.store import LocalStore
+from ematix_flow.state.store import Store
 from ematix_flow.streams.decode import DECODERS, EXACT_POSITIONS, rendered
 from ematix_flow.streams.envelope import Carried, Origin, wrapped
 from ematix_flow.streams.reasons import why_bad_json
@@ -34,7 +34,7 @@ class FileSource:
         connection: ObjectStoreLocalConnection,
         name: str,
         batch_bytes: int | None,
-        store: LocalStore,
+        store: Store,
         session: SparkSession,
     ) -> None:
         self._batch_bytes = batch_bytes

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from ematix_flow.specs import PipelineSpec, Source
 from ematix_flow.state import durable
 from ematix_flow.state.dead_letters import DeadLetter
-from ematix_flow.state.store import LocalStore, ReplayStore
+from ematix_flow.state.store import ReplayStore, Store
 from ematix_flow.streams.csv_reader import CsvOptions
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer, StreamSource
@@ -35,7 +35,7 @@ _LETTERS_AT_ONCE = 1000
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
-def open_letters(spec: PipelineSpec, index: int, store: LocalStore, session: SparkSession) -> StreamSource:
+def open_letters(spec: PipelineSpec, index: int, store: Store, session: SparkSession) -> StreamSource:
     assert isinstance(store, ReplayStore)
     try:
         original = open_source(spec, index, store, session)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.config import connect, resolve_connection
 from ematix_flow.errors import NotBuilt
 from ematix_flow.specs import PipelineSpec, Source
-from ematix_flow.state.store import LocalStore
+from ematix_flow.state.store import Store
 from ematix_flow.streams.sources.base import StreamSource
 from ematix_flow.streams.sources.delta import DeltaSource
 from ematix_flow.streams.sources.files import FileSource
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SOURCES: dict[str, Any] = {"object_store_local": FileSource, "delta_local": DeltaSource}
 
 
-def open_source(spec: PipelineSpec, index: int, store: LocalStore, session: SparkSession) -> StreamSource:
+def open_source(spec: PipelineSpec, index: int, store: Store, session: SparkSession) -> StreamSource:
     source, name = spec.sources[index], spec.source_names[index]
     connection = connect(source.connection)
     opened: StreamSource = source_type(source)(source, connection, name, spec.batch_bytes, store, session)

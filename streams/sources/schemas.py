@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.specs import Source
 from ematix_flow.state.home import file_name
-from ematix_flow.state.store import LocalStore
+from ematix_flow.state.store import Store
 from ematix_flow.streams.decode import csv_reader_options
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer
 from ematix_flow.streams.sources.listing import is_pattern, visible_files
@@ -26,9 +26,7 @@ _INFERRED_BYTES = 256 << 20
 _CORRUPT = "_corrupt_record"
 
 
-def fixed_schema(
-    source: Source, name: str, form: str, path: str, store: LocalStore, session: SparkSession
-) -> StructType:
+def fixed_schema(source: Source, name: str, form: str, path: str, store: Store, session: SparkSession) -> StructType:
     from pyspark.sql.types import StructType
 
     if source.schema is not None:

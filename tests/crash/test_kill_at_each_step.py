@@ -1,76 +1,122 @@
-"""kill -9 at every step of the commit protocol, in every mode, with all targets at once: a restart gives the same rows
-as an undisturbed run, and every table the same as the others."""
+"""kill -9 at every step of the commit protocol, with every state store and every target, with and without operator
+state, and with a disk that is gone afterwards: a restart gives the same rows as an undisturbed run."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ematix_flow.specs import StateStore
+from ematix_flow.state.memory import Memory
 from ematix_flow.streams.steps import CRASH_AT, STEPS
+from tests.crash import victim
 from tests.orders import Orders
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-MODES = ("append", "truncate", "merge", "scd2")
-FILES = 'json_lines\npartition_by = ["part"]'
-# Points inside `apply`: before a commit or a mark, between two files, and between two targets.
-INSIDE = ("apply/before-commit", "apply/object_store_local", "apply/first-file", "apply/before-fence")
-POINTS = (*STEPS, *INSIDE)
-# What is tried every time, with two targets: each point with one mode, each mode with several points.
-OFTEN = [
-    (MODES[number % 4], point, (("duckdb", "sqlite")[number // 4 % 2], FILES)) for number, point in enumerate(POINTS)
-]
-# Everything with everything. The first Delta commit of a process takes long.
-ALL = ("duckdb", "sqlite", "delta_local", FILES)
+FILES = "json_lines"
+ALL = ("duckdb", "sqlite", "postgres", FILES, "delta_local")
+# Points inside `apply`: before a commit or a mark, between two targets, and between two files.
+INSIDE = ("apply/before-commit", "apply/object_store_local", "apply/before-fence", "apply/first-file")
+MODES = {"stateless": ("append", "merge", "scd2", "truncate"), "stateful": ("append", "merge")}
+PLACES = (("local", "disk kept"), *product(("postgres", "delta"), ("disk kept", "disk gone")))
+
+
+@dataclass(frozen=True)
+class Case:
+    store: str
+    disk: str
+    operator: str
+    point: str
+    mode: str
+    targets: tuple[str, ...]
+
+    @property
+    def declaration(self) -> tuple[str, str, tuple[str, ...]]:
+        return self.operator, self.mode, self.targets
+
+    def __str__(self) -> str:
+        return f"{self.store}, {self.disk}, {self.operator}, {self.point}, {self.mode}"
+
+
+def often() -> list[Case]:
+    """What is tried every time: each point with some store, mode and two targets. Delta as a target takes long."""
+    cases = []
+    for number, point in enumerate((*STEPS, *INSIDE)):
+        operator = "stateless" if point == "apply/first-file" or number % 3 == 0 else "stateful"
+        modes = MODES[operator]
+        store, disk = PLACES[-1 - number % len(PLACES)]
+        database = ("postgres", "duckdb", "sqlite")[number % 3]
+        cases.append(Case(store, disk, operator, point, modes[number % len(modes)], (database, FILES)))
+    return [*cases, Case("postgres", "disk gone", "stateful", "apply/orders_2", "merge", ("delta_local", "duckdb"))]
+
+
+def everything() -> list[Case]:
+    cells = product(PLACES, MODES, enumerate(STEPS))
+    return [
+        Case(*place, operator, point, MODES[operator][number % len(MODES[operator])], ALL)
+        for place, operator, (number, point) in cells
+    ]
+
+
 CASES = [
-    *(pytest.param(*case, id="-".join(case[:2])) for case in OFTEN),
-    pytest.param("merge", "apply/orders_2", ("delta_local", "duckdb"), id="merge-between-two-tables"),
-    *(
-        pytest.param(mode, point, ALL, id=f"{mode}-{point}-all", marks=pytest.mark.slow)
-        for mode in MODES
-        for point in (*POINTS, "apply/orders_2", "apply/orders_3")
-    ),
+    *(pytest.param(case, id=f"{case}, {case.targets[0]}") for case in often()),
+    *(pytest.param(case, id=str(case), marks=pytest.mark.slow) for case in everything()),
 ]
 
 
-def declared(orders: Orders, mode: str, targets: tuple[str, ...], name: str = "orders") -> str:
+def declared(orders: Orders, case: Case, store: StateStore, name: str = "orders") -> str:
+    keys = {"stateless": '["id"]', "stateful": '["window_start", "shop"]'}[case.operator]
+    # Two folders make two files per batch, so that an apply can be cut in the middle.
+    files = FILES + ('\npartition_by = ["part"]' if case.operator == "stateless" else "")
+    place = {"url": store.url, "path": store.path}
     return orders.toml(
         name=name,
-        schema="id long, v string, at timestamp",
+        schema="id long, v string, shop string, amount double, at timestamp",
         source='max_files_per_batch = 1\nevent_time_column = "at"',
-        # Two folders make two files per batch, so that an apply can be cut in the middle.
-        sql="SELECT id, v, id % 2 AS part FROM source",
+        sql="SELECT id, v, id % 2 AS part FROM source" if case.operator == "stateless" else None,
         on_error="dlq",
-        targets=targets,
-        table=f'mode = "{mode}"' + ('\nkeys = ["id"]' if mode in {"merge", "scd2"} else ""),
+        targets=tuple(files if target == FILES else target for target in case.targets),
+        table=f'mode = "{case.mode}"' + (f"\nkeys = {keys}" if case.mode in {"merge", "scd2"} else ""),
+        more=f'[state_store]\nkind = "{store.kind}"\n' + "".join(f'{k} = "{v}"\n' for k, v in place.items() if v),
     )
 
 
 def feed(orders: Orders) -> None:
-    """New keys, changed ones, two versions of a key in one batch, an older event, and a bad row."""
-    orders.arrive("0.jsonl", [event(i, "a", 10) for i in range(6)])
-    orders.arrive(
-        "1.jsonl", [*(event(i, "b", 20) for i in range(3, 8)), event(7, "c", 21), event(0, None, 20), "broken"]
-    )
-    orders.arrive("2.jsonl", [event(4, "old", 15), event(8, "d", 30), event(7, "e", 30)])
+    """New keys, changed ones, two versions of a key in one batch, an older event, late for a window, and a bad row."""
+    orders.arrive("0.jsonl", [event(i, "a", "00:10") for i in range(6)])
+    second = [*(event(i, "b", "01:20") for i in range(3, 8)), event(7, "c", "01:21"), event(0, None, "01:20")]
+    orders.arrive("1.jsonl", [*second, "broken"])
+    orders.arrive("2.jsonl", [event(4, "old", "00:15"), event(8, "d", "03:30"), event(7, "e", "01:30")])
+    orders.arrive("3.jsonl", [event(9, "f", "05:00"), event(4, "g", "04:50")])
 
 
-def event(key: int, value: str | None, second: int) -> dict[str, Any]:
-    return {"id": key, "v": value, "at": f"2026-01-01T00:00:{second}Z"}
+def event(key: int, value: str | None, at: str) -> dict[str, Any]:
+    return {"id": key, "v": value, "shop": f"s{key % 3}", "amount": key / 2, "at": f"2026-01-01T00:{at}Z"}
 
 
-def contents(orders: Orders, mode: str, targets: tuple[str, ...]) -> dict[str, Counter[str]]:
-    columns = "id, v, part" + (", valid_from, valid_to, is_current, row_hash" if mode == "scd2" else "")
-    read = {"duckdb": orders.in_database, "sqlite": orders.in_sqlite, "delta_local": orders.in_delta}
-    tables = {name: read[name](f"SELECT {columns} FROM orders") for name in targets if name in read}
+def contents(orders: Orders, case: Case) -> dict[str, Counter[str]]:
+    """By target. The times at which rows were loaded differ."""
+    columns = {"stateless": "id, v, part", "stateful": "window_start, window_end, shop, orders, amount"}[case.operator]
+    columns += ", valid_from, valid_to, is_current, row_hash" if case.mode == "scd2" else ""
+    readers = {
+        "duckdb": orders.in_database,
+        "sqlite": orders.in_sqlite,
+        "postgres": orders.in_postgres,
+        "delta_local": orders.in_delta,
+    }
+    tables = {name: readers[name](f"SELECT {columns} FROM orders") for name in case.targets if name in readers}
     found = {name: Counter(" ".join(map(_plain, row)) for row in table) for name, table in tables.items()}
-    files = Counter(str(sorted(row.items())) for row in orders.in_files())
-    return {**found, "files": files} if files else found
+    return {**found, "files": Counter(str(sorted(row.items())) for row in orders.in_files())}
 
 
 def _plain(value: Any) -> str:
@@ -79,18 +125,15 @@ def _plain(value: Any) -> str:
     return {"True": "1", "False": "0"}.get(text, text[:19] if text.startswith("2026-") else text)
 
 
-def killed_at(point: str, declaration: str, folder: Path) -> None:
-    """Run the pipeline in a process of its own that dies at `point` of its second batch."""
-    program = (
-        "import sys; from ematix_flow import run_pipeline; run_pipeline(config_str=sys.stdin.read(), bounded=True)"
-    )
+def killed(declaration: str, case: Case, folder: Path) -> None:
+    """Run the pipeline in a process of its own that dies in its second batch."""
     died = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-m", "tests.crash.victim", case.operator],
         input=declaration.encode(),
         cwd=folder,
-        env=os.environ | {CRASH_AT: f"{point}@1"},
+        env=os.environ | {CRASH_AT: f"{case.point}@1", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
-        timeout=180,
+        timeout=240,
         check=False,
     )
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
@@ -98,33 +141,47 @@ def killed_at(point: str, declaration: str, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What a mode gives without a crash, computed once."""
+    """What a declaration gives without a crash, computed once."""
     known: dict[Any, dict[str, Counter[str]]] = {}
 
-    def of(mode: str, targets: tuple[str, ...]) -> dict[str, Counter[str]]:
-        if (mode, targets) not in known:
-            orders = Orders(tmp_path_factory.mktemp(mode))
+    def of(case: Case) -> dict[str, Counter[str]]:
+        if case.declaration not in known:
+            orders = Orders(tmp_path_factory.mktemp(case.mode))
             feed(orders)
-            orders.run_text(declared(orders, mode, targets, name="undisturbed"))
-            known[mode, targets] = contents(orders, mode, targets)
-        return known[mode, targets]
+            store = StateStore(kind="local", path=str(orders.folder / "state"))
+            victim.run(declared(orders, case, store, name="undisturbed"), case.operator)
+            known[case.declaration] = contents(orders, case)
+        return known[case.declaration]
 
     return of
 
 
-@pytest.mark.parametrize(("mode", "point", "targets"), CASES)
+def store_of(case: Case, orders: Orders, request: pytest.FixtureRequest) -> StateStore:
+    match case.store:
+        case "postgres":
+            return StateStore(kind="postgres", url=request.getfixturevalue("postgres_url"), schema="flow")
+        case "delta":
+            return StateStore(kind="delta", path=str(orders.folder / "vault"))
+    return StateStore()
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_nothing_is_lost_and_nothing_is_doubled(
-    orders: Orders, undisturbed: Any, mode: str, point: str, targets: tuple[str, ...]
+    orders: Orders, undisturbed: Any, case: Case, request: pytest.FixtureRequest
 ) -> None:
     feed(orders)
-    declaration = declared(orders, mode, targets)
+    store = store_of(case, orders, request)
+    declaration = declared(orders, case, store)
 
-    killed_at(point, declaration, orders.folder)
-    result = orders.run_text(declaration)
+    killed(declaration, case, orders.folder)
+    if case.disk == "disk gone":
+        shutil.rmtree(os.environ["EMATIX_FLOW_HOME"])
+    victim.run(declaration, case.operator)
 
-    after = contents(orders, mode, targets)
-    assert after == undisturbed(mode, targets)
+    after = contents(orders, case)
+    assert after == undisturbed(case)
     tables = [rows for name, rows in after.items() if name != "files"]
     assert all(rows == tables[0] for rows in tables)
-    assert [letter.payload for letter in orders.dead_letters()] == [b"broken"]
-    assert result.batches == 2
+    with closing(Memory("orders", store)) as memory, closing(memory.dead_letters()) as letters:
+        late = ["late"] if case.operator == "stateful" else []
+        assert sorted(letter.stage for letter in letters.all()) == ["decode", *late]

@@ -15,14 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ematix_flow import DeltaLocalConnection, DuckDBConnection, Lookup, ObjectStoreLocalConnection, SQLiteConnection
 from ematix_flow.errors import FlowError
-from ematix_flow.state.store import LocalStore
+from ematix_flow.state.store import Store
 from ematix_flow.streams.lookups import Lookups
 from tests.orders import Orders
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[LocalStore]:
-    with closing(LocalStore("orders", tmp_path / "state")) as opened:
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store("orders", tmp_path / "state")) as opened:
         yield opened
 
 
@@ -48,7 +48,7 @@ def customers(path: Path, *names: str) -> None:
         db.executemany("INSERT INTO customers VALUES (?, ?)", enumerate(names))
 
 
-def read(lookup: Lookup, store: LocalStore, spark: SparkSession) -> DataFrame:
+def read(lookup: Lookup, store: Store, spark: SparkSession) -> DataFrame:
     return Lookups({"customers": lookup}, store, spark).tables(0)["customers"]
 
 
@@ -56,11 +56,11 @@ def names(rows: DataFrame) -> list[str]:
     return sorted(row.name for row in rows.collect())
 
 
-def versions(store: LocalStore) -> int:
-    return len(list((store.folder / "lookups" / "customers").iterdir()))
+def versions(store: Store) -> int:
+    return len(list((store.folder / "checkpoint" / "lookups" / "customers").iterdir()))
 
 
-def test_sqlite_columns_have_the_type_of_what_they_hold(tmp_path: Path, store: LocalStore, spark: SparkSession) -> None:
+def test_sqlite_columns_have_the_type_of_what_they_hold(tmp_path: Path, store: Store, spark: SparkSession) -> None:
     file = tmp_path / "odd name?.db"
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("CREATE TABLE customers (i INTEGER, r REAL, t TEXT, b BLOB, d DECIMAL(9, 2), m, none, no_int INT)")
@@ -75,14 +75,14 @@ def test_sqlite_columns_have_the_type_of_what_they_hold(tmp_path: Path, store: L
     ]
 
 
-def test_a_query_may_find_nothing_and_still_has_columns(tmp_path: Path, store: LocalStore, spark: SparkSession) -> None:
+def test_a_query_may_find_nothing_and_still_has_columns(tmp_path: Path, store: Store, spark: SparkSession) -> None:
     customers(tmp_path / "crm.db")
     rows = read(from_sqlite(tmp_path / "crm.db", query="SELECT id, upper(name) AS name FROM customers;"), store, spark)
     assert rows.dtypes == [("id", "bigint"), ("name", "string")]
     assert rows.collect() == []
 
 
-def test_duckdb_columns_keep_their_types_or_become_text(tmp_path: Path, store: LocalStore, spark: SparkSession) -> None:
+def test_duckdb_columns_keep_their_types_or_become_text(tmp_path: Path, store: Store, spark: SparkSession) -> None:
     columns = {
         "170141183460469231731687303715884105::HUGEINT": ("decimal(38,0)", "170141183460469231731687303715884105"),
         "18446744073709551615::UBIGINT": ("decimal(20,0)", "18446744073709551615"),
@@ -115,7 +115,7 @@ def test_duckdb_columns_keep_their_types_or_become_text(tmp_path: Path, store: L
 
 @pytest.mark.parametrize("form", ["parquet", "orc", "csv", "json_lines"])
 def test_files_of_every_format_are_read_from_a_folder_or_a_glob(
-    form: str, tmp_path: Path, store: LocalStore, spark: SparkSession
+    form: str, tmp_path: Path, store: Store, spark: SparkSession
 ) -> None:
     rows = spark.createDataFrame([(1, "ada", 1.5), (2, "bob", None)], "id int, name string, score double")
     writer = rows.coalesce(1).write.option("header", True)
@@ -126,7 +126,7 @@ def test_files_of_every_format_are_read_from_a_folder_or_a_glob(
 
 
 def test_delta_tables_are_found_by_schema_and_table_or_by_folder(
-    tmp_path: Path, store: LocalStore, spark: SparkSession
+    tmp_path: Path, store: Store, spark: SparkSession
 ) -> None:
     connection = DeltaLocalConnection(path=str(tmp_path / "lake"))
     written = spark.sql("SELECT 1L AS id, 'ada' AS name, DATE '2026-01-01' AS since").write.format("delta")
@@ -141,7 +141,7 @@ def test_delta_tables_are_found_by_schema_and_table_or_by_folder(
         Lookups({"customers": Lookup(connection=connection, table="orders")}, store, spark).tables(2)
 
 
-def test_a_batch_that_is_planned_again_sees_what_it_saw(tmp_path: Path, store: LocalStore, spark: SparkSession) -> None:
+def test_a_batch_that_is_planned_again_sees_what_it_saw(tmp_path: Path, store: Store, spark: SparkSession) -> None:
     file, declared = tmp_path / "crm.db", {"customers": from_sqlite(tmp_path / "crm.db")}
     customers(file, "ada")
     first_process = Lookups(declared, store, spark)
@@ -161,7 +161,7 @@ def test_a_batch_that_is_planned_again_sees_what_it_saw(tmp_path: Path, store: L
 
 
 def test_a_refresh_that_fails_keeps_what_there_is_and_says_so_once(
-    tmp_path: Path, store: LocalStore, spark: SparkSession, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: Store, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, clock = tmp_path / "crm.db", Clock()
     customers(file, "ada")
@@ -189,7 +189,7 @@ def test_a_refresh_that_fails_keeps_what_there_is_and_says_so_once(
 
 
 def test_files_that_have_not_changed_are_not_copied_again(
-    tmp_path: Path, store: LocalStore, spark: SparkSession
+    tmp_path: Path, store: Store, spark: SparkSession
 ) -> None:
     file = tmp_path / "customers.csv"
     file.write_text("id,name\n1,ada\n")
@@ -237,7 +237,7 @@ def _empty_database(path: Path) -> None:
 )
 def test_what_cannot_be_read_at_the_start_is_told_in_words(
     prepare: Callable[[Path], None], lookup: Callable[[Path], Lookup], message: str,
-    tmp_path: Path, store: LocalStore, spark: SparkSession,
+    tmp_path: Path, store: Store, spark: SparkSession,
 ) -> None:  # fmt: skip
     prepare(tmp_path / "origin")
     with pytest.raises(FlowError, match=message) as raised:

@@ -1,14 +1,23 @@
-"""Dead letters on the disk: what is put stays once, is filtered, leased, settled, and survives being done twice."""
+"""Dead letters, wherever they are kept: what is put stays once, is filtered, leased, settled, and survives being done
+twice."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from ematix_flow.state import dead_letters, delta_letters
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters, Settled, Which
+from ematix_flow.state.delta_letters import DeltaDeadLetters
+from ematix_flow.state.postgres_letters import PostgresDeadLetters
+from ematix_flow.state.postgres_session import PostgresSession
+from ematix_flow.state.vault import StateStoreUnavailable
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MAX_ATTEMPTS = 3
@@ -23,16 +32,41 @@ def letter(number: int, **facts: Any) -> DeadLetter:
     return DeadLetter(**(given | facts))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "dead_letters.db"
+Open = Callable[..., DeadLetters]
+
+
+def in_a_file(request: pytest.FixtureRequest, folder: Path) -> Open:
+    return lambda pipeline, generation: DeadLetters(folder / f"{pipeline}.db", generation)
+
+
+def in_postgres(request: pytest.FixtureRequest, folder: Path) -> Open:
+    url = request.getfixturevalue("postgres_url")
+    return lambda pipeline, generation: PostgresDeadLetters(
+        pipeline, PostgresSession(url, "flow", "letters"), generation
+    )
+
+
+def in_delta(request: pytest.FixtureRequest, folder: Path) -> Open:
+    return lambda pipeline, generation: DeltaDeadLetters(str(folder / "dead_letters"), pipeline, generation)
+
+
+@pytest.fixture(params=[in_a_file, in_postgres, in_delta])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens the same letters as often as wanted."""
+    place, known = request.param(request, tmp_path), []
+
+    def opened(pipeline: str = "orders", generation: str = "first generation") -> DeadLetters:
+        known.append(place(pipeline, generation))
+        return known[-1]
+
+    yield opened
+    for letters in known:
+        letters.close()
 
 
 @pytest.fixture
-def letters(path: Path) -> Iterator[DeadLetters]:
-    store = DeadLetters(path, "first generation")
-    yield store
-    store.close()
+def letters(opened: Open) -> DeadLetters:
+    return opened()
 
 
 def known(letters: DeadLetters) -> list[tuple[int, str, int]]:
@@ -66,14 +100,13 @@ def test_a_repeated_batch_changes_neither_status_nor_attempts_but_tells_its_reas
     assert {one.error for one in letters.all()} == {"in other words"}
 
 
-def test_a_pipeline_that_was_reset_may_fail_on_the_same_row_again(letters: DeadLetters, path: Path) -> None:
+def test_a_pipeline_that_was_reset_may_fail_on_the_same_row_again(letters: DeadLetters, opened: Open) -> None:
     letters.put([letter(1)])
     letters.lease(Which(), "r")
     letters.settle("r", [], MAX_ATTEMPTS)
-    reset = DeadLetters(path, "second generation")
-    reset.put([letter(1)])
+    reset = opened(generation="second generation")
+    assert reset.put([letter(1)]) == 1
     assert known(reset) == [(1, "pending", 1)]
-    reset.close()
 
 
 def test_letters_are_found_by_status_stage_time_and_id_oldest_first(letters: DeadLetters) -> None:
@@ -149,8 +182,21 @@ def test_letters_in_the_hands_of_a_replay_are_left_alone(letters: DeadLetters) -
     assert known(letters) == [(1, "leased", 2)]
 
 
-def test_two_processes_write_at_once(letters: DeadLetters, path: Path) -> None:
-    other = DeadLetters(path)
+def test_pipelines_do_not_see_the_letters_of_each_other(opened: Open) -> None:
+    orders, others = opened(), opened("o'ther")
+    assert others.all() == others.counts() == [], "looking needs nothing to be there"
+    assert (others.count(), others.open_replay(), others.purge(Which()), others.park(["x"])) == (0, None, 0, 0)
+    orders.put(map(letter, range(2)))
+    others.put(letter(n, pipeline="o'ther") for n in range(3))
+    orders.lease(Which(), "r")
+    assert (others.open_replay(), others.lease(Which(limit=1), "s")) == (None, 1)
+    orders.settle("r", [], MAX_ATTEMPTS)
+    others.purge(Which())
+    assert (known(orders), known(others)) == ([], [(0, "leased", 2)])
+
+
+def test_two_processes_write_at_once(letters: DeadLetters, opened: Open) -> None:
+    other = opened()
     letters.put(map(letter, range(100)))
     assert other.park([letter(0).id]) == 1
     # A reader in the middle of its work does not keep the daemon from writing.
@@ -159,7 +205,56 @@ def test_two_processes_write_at_once(letters: DeadLetters, path: Path) -> None:
     letters.put(map(letter, range(100, 200)))
     assert len(list(reading)) == 99
     assert other.count() == 200
-    other.close()
-    with sqlite3.connect(path) as db:
+
+    def replay(number: int) -> int:
+        process = opened()
+        leased = process.lease(Which(ids=tuple(letter(n).id for n in range(number, 200, 2))), f"replay {number}")
+        process.put(letter(n) for n in range(1000 + number, 1200, 2))
+        return leased + process.settle(f"replay {number}", [], MAX_ATTEMPTS).succeeded
+
+    with ThreadPoolExecutor(2) as processes:
+        assert sum(processes.map(replay, range(2))) == 400
+    assert [number for number, *_ in known(letters)] == list(range(1000, 1200))
+
+
+def test_many_letters_are_read_and_written_in_portions(letters: DeadLetters, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "_AT_ONCE", 3)
+    assert letters.put(letter(n) for n in range(8)) == 8
+    assert letters.lease(Which(), "r") == 8
+    assert [one.payload for one in letters.leased("r")] == [f"{{{n}".encode() for n in range(8)]
+    assert fail(letters, "r", *range(1, 8)) == Settled(succeeded=1, failed_again=7)
+    assert [number for number, *_ in known(letters)] == list(range(1, 8))
+
+
+def test_a_message_may_quote_anything_and_time_goes_far_back(
+    letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGTZ", "America/New_York")
+    letters.put([letter(1, error="found \x00 and \u00e4\U0001f600", event_ts=datetime(1, 1, 1, tzinfo=UTC))])
+    (one,) = letters.all()
+    assert one.error.replace("\N{SYMBOL FOR NULL}", "\x00") == "found \x00 and \u00e4\U0001f600"
+    assert one.event_ts == datetime(1, 1, 1, tzinfo=UTC)
+
+
+def test_a_file_of_letters_waits_for_no_reader(tmp_path: Path) -> None:
+    with closing(DeadLetters(tmp_path / "letters.db")), closing(sqlite3.connect(tmp_path / "letters.db")) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    db.close()
+
+
+def test_looking_makes_no_delta_table_and_many_puts_leave_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "dead_letters"
+    letters = DeltaDeadLetters(str(folder), "orders")
+    assert (letters.all(), folder.exists()) == ([], False)
+    monkeypatch.setattr(delta_letters, "_MANY_FILES", 3)
+    for number in range(8):
+        letters.put([letter(number)])
+    assert letters.count() == 8
+    assert len(DeltaTable(str(folder)).file_uris()) <= 3
+    assert letters.put([]) == 0
+    assert DeltaTable(str(folder)).version() < 12, "a batch without letters commits nothing"
+    folder.rename(tmp_path / "moved")
+    folder.write_text("no table")
+    with pytest.raises(StateStoreUnavailable, match=f"Delta table {folder} cannot be used"):
+        letters.put([letter(1)])

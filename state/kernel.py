@@ -1,0 +1,142 @@
+"""What a stateful operator is: a pure step over Arrow tables, what Spark must know of it, and its state as bytes.
+
+Times are microseconds since 1970, as in Spark's timestamps; the watermark, which Spark counts in milliseconds, is
+turned into them before a kernel sees it.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from ematix_flow.errors import FlowError
+from ematix_flow.specs.window import LateData
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TIME = "_flow_time"
+"""The event time of each row that a kernel is given; a UTC timestamp, never NULL."""
+NO_WATERMARK = -(2**62)
+"""The watermark before any row was seen: nothing is late and nothing is due."""
+
+_FORMAT = 1
+_MAGIC = b"EMATIX\0S"
+_HEADER = struct.Struct(">8sHHH")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What became of a group in one batch."""
+
+    state: pa.Table | None
+    """None: forget the group. The table that was given: nothing changed, so nothing is written."""
+    emitted: pa.Table
+    late: pa.Table
+    """Those of the given rows that came too late, with all their columns."""
+    deadline: int | None
+    """Wake the group when the watermark reaches this, if no row does; always after the watermark of this step."""
+
+
+class Kernel(Protocol):
+    """Works on one group of rows at a time. It is sent to Spark's workers, so it must pickle."""
+
+    name: ClassVar[str]
+    state_version: ClassVar[int]
+    """Goes up when states that were written before can no longer be read."""
+
+    def step(self, state: pa.Table | None, rows: pa.Table, watermark: int) -> Step:
+        """Take in rows, often none. A group that is overdue and gets rows is not called twice, so whatever the
+        watermark has passed is closed on every call, before the rows are taken in."""
+
+    def describe(self) -> Mapping[str, str]:
+        """Whatever its states depend on, in a user's words."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A kernel, and how Spark brings rows to it."""
+
+    kernel: Kernel
+    output: pa.Schema
+    """The columns that it emits."""
+    event_time: str
+    """The column that holds the event time."""
+    keys: tuple[str, ...] = ()
+    """Columns whose equal values must meet in one group."""
+    inputs: tuple[str, ...] = ()
+    """Other columns that the kernel reads; it gets no more than these, the keys and `TIME`."""
+    buckets: int = 16
+    """Groups that the keys are spread over. Each holds one state, which is written whole whenever it changes."""
+    pane_ms: int | None = None
+    """Also group by time, in panes of this length: a state is smaller then, but each pane costs a call."""
+    lateness_ms: int = 0
+    late: LateData = "drop"
+    """With `dlq`, rows carry what the dead letters of late ones need."""
+
+    def describe(self) -> Mapping[str, str]:
+        """What must stay as it is while there is state; the rest may change between two starts."""
+        return {
+            "operator": f"{self.kernel.name}, state version {_FORMAT}.{self.kernel.state_version}",
+            "event time": self.event_time,
+            "keys": ", ".join(self.keys),
+            "buckets": str(self.buckets),
+            "pane_ms": str(self.pane_ms or ""),
+            **self.kernel.describe(),
+        }
+
+
+class StateVersion(FlowError):
+    """State that this release cannot read."""
+
+    code = "state-version"
+
+    def __init__(self, written: str, expected: str) -> None:
+        self.written, self.expected = written, expected
+        super().__init__(
+            f"the state of this pipeline was written as {written}, and this release reads {expected}",
+            next_step="run the release that wrote it, or read the input again: `flow rewind NAME --from-start`",
+        )
+
+    @classmethod
+    def found_in(cls, error: BaseException) -> StateVersion | None:
+        """From what ended a query, because a worker's errors arrive as text; None if it was something else."""
+        found = re.search(
+            r"the state of this pipeline was written as (.+), and this release reads ([^\n]+)", str(error)
+        )
+        return cls(*found.groups()) if found else None
+
+
+def to_bytes(state: pa.Table, kernel: Kernel) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    sink.write(_header(kernel))
+    with pa.ipc.new_stream(sink, state.schema) as stream:
+        stream.write_table(state)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(blob: bytes, kernel: Kernel) -> pa.Table:
+    import pyarrow as pa
+
+    expected = _header(kernel)
+    if not blob.startswith(expected):
+        raise StateVersion(_written(blob), f"{kernel.name} version {_FORMAT}.{kernel.state_version}")
+    return pa.ipc.open_stream(pa.py_buffer(blob).slice(len(expected))).read_all()
+
+
+def _header(kernel: Kernel) -> bytes:
+    name = kernel.name.encode()
+    header = _HEADER.pack(_MAGIC, _FORMAT, kernel.state_version, len(name)) + name
+    return header + b"\0" * (-len(header) % 64)  # Arrow wants its buffers aligned
+
+
+def _written(blob: bytes) -> str:
+    if not blob.startswith(_MAGIC) or len(blob) < _HEADER.size:
+        return "something else"
+    _, layout, version, length = _HEADER.unpack_from(blob)
+    return f"{blob[_HEADER.size : _HEADER.size + length].decode(errors='replace')} version {layout}.{version}"
