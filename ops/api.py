@@ -11,6 +11,7 @@ from ematix_flow.keywords import Keywords, spec_from_keywords
 from ematix_flow.ops.serving import watched
 from ematix_flow.result import RunResult
 from ematix_flow.specs import PipelineSpec, SparkSettings
+from ematix_flow.state.history import recorded
 from ematix_flow.streams.run import run_spec
 from ematix_flow.toml import load_toml
 
@@ -65,17 +66,20 @@ def run_declared(
     metrics_port: int | None = None,
     spark: SparkSession | None = None,
 ) -> RunResult:
-    """Run a frozen spec, and serve its metrics meanwhile if it, or the caller, names a port."""
+    """Run a frozen spec, leave a record of it, and serve its metrics meanwhile if it, or the caller, names a port."""
     port = spec.metrics_port if metrics_port is None else metrics_port
     with watched(spec, port) as watch:
-        return run_spec(
+        return recorded(
             spec,
-            bounded=bounded,
-            flush=flush,
-            spark=spark,
-            on_batch=watch.batch,
-            on_step=watch.health.step,
-            on_start=watch.health.started,
+            lambda: run_spec(
+                spec,
+                bounded=bounded,
+                flush=flush,
+                spark=spark,
+                on_batch=watch.batch,
+                on_step=watch.health.step,
+                on_start=watch.health.started,
+            ),
         )
 
 

@@ -13,10 +13,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from ematix_flow.errors import UsageError
-from ematix_flow.ops.discovery import find_one
+from ematix_flow.ops.discovery import find_one, survey
 from ematix_flow.ops.output import as_json
+from ematix_flow.specs import PipelineSpec, StateStore
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters
 from ematix_flow.state.home import DEAD_LETTERS, dead_letters_of, home
+from ematix_flow.state.memory import Memory
 
 _DURATION = re.compile(r"(\d+)([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -26,33 +28,51 @@ _SHORT_TEXT = 80
 
 @dataclass(frozen=True)
 class Box:
-    """The dead letters of one pipeline; the file is there once the pipeline ran."""
+    """The dead letters of one pipeline, which are there once it ran."""
 
     pipeline: str
-    path: Path
+    store: StateStore
 
     @contextmanager
     def opened(self) -> Iterator[DeadLetters]:
-        # Looking must not create what only a pipeline has.
-        with closing(DeadLetters(self.path if self.path.exists() else Path(":memory:"))) as letters:
-            yield letters
+        with closing(Memory(self.pipeline, self.store)) as memory:
+            # Looking must not create what only a pipeline has.
+            missing = memory.vault is None and not self._file.exists()
+            with closing(DeadLetters(Path(":memory:")) if missing else memory.dead_letters()) as letters:
+                yield letters
+
+    @property
+    def place(self) -> str:
+        """For a person."""
+        if self.store.kind in {"postgres", "delta"}:
+            return f"{self.store.kind} state store of {self.pipeline}"
+        return str(self._file)
+
+    @property
+    def _file(self) -> Path:
+        return dead_letters_of(self.pipeline, self.store.path)
 
 
-def all_boxes() -> list[Box]:
-    """Those below `$EMATIX_FLOW_HOME/state`."""
-    return [Box(unquote(path.parent.name), path) for path in sorted((home() / "state").glob(f"*/{DEAD_LETTERS}"))]
+def all_boxes(modules: Sequence[str] = ()) -> list[Box]:
+    """Those below `$EMATIX_FLOW_HOME/state`, and those of the pipelines that are declared here."""
+    here = (unquote(path.parent.name) for path in sorted((home() / "state").glob(f"*/{DEAD_LETTERS}")))
+    declared = (spec for place in survey(modules) for spec in place.specs)
+    boxes = [*(Box(name, StateStore()) for name in here), *map(_box, declared)]
+    return list({(box.pipeline, box.place): box for box in boxes}.values())
 
 
 def box_of(wanted: str, modules: Sequence[str] = (), pipeline: str | None = None) -> Box:
     """By NAME or FILE.toml. A pipeline that is no longer declared may still have letters."""
     try:
-        spec = find_one(wanted, modules=modules, pipeline=pipeline)
+        return _box(find_one(wanted, modules=modules, pipeline=pipeline))
     except UsageError:
-        left_behind = dead_letters_of(wanted)
-        if wanted.endswith(".toml") or not left_behind.exists():
+        if wanted.endswith(".toml") or not dead_letters_of(wanted).exists():
             raise
-        return Box(wanted, left_behind)
-    return Box(spec.name, dead_letters_of(spec.name, spec.state_store.path))
+        return Box(wanted, StateStore())
+
+
+def _box(spec: PipelineSpec) -> Box:
+    return Box(spec.name, spec.state_store)
 
 
 def find_letter(id: str, boxes: Iterable[Box]) -> tuple[Box, DeadLetter]:
@@ -62,12 +82,15 @@ def find_letter(id: str, boxes: Iterable[Box]) -> tuple[Box, DeadLetter]:
     for box in boxes:
         with box.opened() as letters:
             found += [(box, letter) for letter in letters.starting_with(id)]
-        searched.append(str(box.path))
+        searched.append(box.place)
+        if any(letter.id == id for _, letter in found):
+            # A whole id: no other place needs to be asked, which may be far away.
+            break
     if not found:
         raise UsageError(
             f'there is no dead letter "{id}"',
             tried=searched or [f"{home() / 'state'}: no pipeline here has dead letters"],
-            next_step="`flow dlq list NAME` shows those of a pipeline; name the pipeline if its state is elsewhere",
+            next_step="`flow dlq list NAME` shows those of a pipeline; name its file or --module if it is elsewhere",
         )
     if len(found) > 1:
         ids = ", ".join(f"{letter.id} of {box.pipeline}" for box, letter in found)

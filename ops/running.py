@@ -19,6 +19,7 @@ from ematix_flow.ops.supervisor import may_pass
 from ematix_flow.result import RunResult
 from ematix_flow.sinks.opening import sink_type
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.state.history import recorded
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.sources.opening import source_type
 from ematix_flow.streams.stopping import asked_to_stop
@@ -65,26 +66,30 @@ def run(
             if not over.is_set():
                 progress.note("asked to stop, finishing what is in progress ...")
 
+        def work() -> RunResult:
+            try:
+                return run_spec(
+                    spec,
+                    bounded=bounded,
+                    flush=flush,
+                    on_batch=on_batch,
+                    on_step=watch.health.step,
+                    on_start=on_start,
+                    stop=stop,
+                )
+            except Exception as error:
+                failure = java_died() if may_pass(error) else None
+                code = getattr(failure or error, "code", "unexpected")
+                _log.info("ended", extra={"pipeline": spec.name, "status": "failed", "code": code})
+                if failure is not None:
+                    raise failure from error
+                raise
+
         over = threading.Event()
         threading.Thread(target=tell, daemon=True).start()
         _log.info("started", extra={"pipeline": spec.name, "bounded": bounded, "pid": os.getpid()})
         try:
-            result = run_spec(
-                spec,
-                bounded=bounded,
-                flush=flush,
-                on_batch=on_batch,
-                on_step=watch.health.step,
-                on_start=on_start,
-                stop=stop,
-            )
-        except Exception as error:
-            failure = java_died() if may_pass(error) else None
-            code = getattr(failure or error, "code", "unexpected")
-            _log.info("ended", extra={"pipeline": spec.name, "status": "failed", "code": code})
-            if failure is not None:
-                raise failure from error
-            raise
+            result = recorded(spec, work)
         finally:
             over.set()
         _log.info("ended", extra=_result_facts(result))

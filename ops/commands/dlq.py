@@ -54,9 +54,9 @@ def dlq_command() -> None:
 @modules_option
 @format_option
 def stats_command(wanted: str | None, modules: tuple[str, ...], output_format: Format) -> None:
-    """Count dead letters by stage and error; of all pipelines with state here, if none is named."""
+    """Count dead letters by stage and error; of all pipelines with state here or declared here, if none is named."""
     found: list[dict[str, object]] = []
-    for box in all_boxes() if wanted is None else [box_of(wanted, modules)]:
+    for box in _boxes(wanted, modules):
         with box.opened() as letters:
             found += [{"pipeline": box.pipeline, **asdict(count)} for count in letters.counts()]
     if output_format == "json":
@@ -115,7 +115,8 @@ def list_command(
 def show_command(id: str, wanted: str | None, modules: tuple[str, ...], output_format: Format) -> None:
     """Show all that is known of one dead letter.
 
-    The beginning of its ID is enough. It is looked for in all pipelines with state here, or in the one that is named.
+    The beginning of its ID is enough. It is looked for in all pipelines with state here or declared here, or in the
+    one that is named.
     """
     box, letter = find_letter(id, _boxes(wanted, modules))
     if output_format == "json":
@@ -181,7 +182,7 @@ def _replayed(result: ReplayResult, parked: int) -> str:
 
 @dlq_command.command("park")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--in", "wanted", metavar="NAME|FILE.toml", help="Their pipeline; without it, all with state here.")
+@click.option("--in", "wanted", metavar="NAME|FILE.toml", help="Their pipeline; without it, all that are known here.")
 @modules_option
 def park_command(ids: tuple[str, ...], wanted: str | None, modules: tuple[str, ...]) -> None:
     """Park dead letters: a replay leaves them out, unless it names them.
@@ -230,7 +231,7 @@ def purge_command(
 
 
 def _boxes(wanted: str | None, modules: tuple[str, ...]) -> list[Box]:
-    return all_boxes() if wanted is None else [box_of(wanted, modules)]
+    return all_boxes(modules) if wanted is None else [box_of(wanted, modules)]
 
 
 def _confirm(box: Box, doomed: int) -> None:

@@ -7,12 +7,16 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from ematix_flow.ops.cli import main
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters, Which
 from ematix_flow.state.home import dead_letters_of
+from ematix_flow.state.memory import Memory
+from ematix_flow.toml import load_toml
+from tests.services.postgres import Postgres
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -156,3 +160,38 @@ def test_a_declaration_tells_where_the_state_is(flow: Callable[..., str], tmp_pa
     assert "line 1" in flow("show", letter(1, pipeline="shop").id, "shop.toml")
     assert len(json.loads(flow("list", "shop", "--format", "json"))) == 1
     assert "parked 1 letter;" in flow("park", letter(1, pipeline="shop").id, "--in", "shop")
+
+
+@pytest.mark.parametrize("kind", ["postgres", "delta"])
+def test_letters_of_a_state_store_elsewhere_are_found_from_an_empty_home(
+    kind: str, flow: Callable[..., str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = f'url = "{request.getfixturevalue("postgres_url")}"' if kind == "postgres" else f'path = "{tmp_path}/lake"'
+    text = DECLARED.replace('path = "elsewhere"', f'kind = "{kind}"\n{place}')
+    (tmp_path / "shop.toml").write_text(text)
+    assert flow("stats") == "no dead letters\n"
+    assert not (tmp_path / "lake").exists(), "looking for letters leaves nothing behind"
+    (spec,) = load_toml(text=text)
+    with closing(Memory("shop", spec.state_store)) as memory, closing(memory.dead_letters()) as letters:
+        letters.put(letter(number, pipeline="shop") for number in (1, 2, 9))
+    ids = [letter(number, pipeline="shop").id for number in (1, 2, 9)]
+    assert "shop      decode  bad-json  pending  3" in flow("stats")
+    assert "\nline 1\n" in flow("show", ids[0][:10])
+    assert "parked 1 letter;" in flow("park", ids[1])
+    assert flow("purge", "shop", "--older-than", "5d", "--status", "pending", "--yes") == "shop: purged 1 letter\n"
+    listed = json.loads(flow("list", "shop.toml", "--format", "json"))
+    assert [(one["id"], one["status"]) for one in listed] == [(ids[1], "parked"), (ids[2], "pending")]
+    assert not (tmp_path / ".ematix-flow" / "state").exists()
+
+
+def test_a_state_store_that_lets_nobody_in_says_so_without_the_password(
+    flow: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: Postgres
+) -> None:
+    monkeypatch.setenv("PASSWORD", "s3cret")
+    url = f"postgresql://nobody:${{PASSWORD}}@{urlsplit(postgres.url).netloc.rpartition('@')[2]}/nowhere"
+    (tmp_path / "shop.toml").write_text(DECLARED.replace('path = "elsewhere"', f'kind = "postgres"\nurl = "{url}"'))
+    told = flow("list", "shop", code=1)
+    assert "does not accept the pipeline" in told
+    assert "s3cret" not in told
+    keep(letter(1))
+    assert "line 1" in flow("show", letter(1).id), "a whole id that is known here needs no other place"
