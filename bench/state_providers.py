@@ -2,7 +2,7 @@
 
 An operator's states are few and large, one per group of keys, and each is written whole when it changes. Every run is a
 process of its own: some batches, each changing all or some of the states, then a restart that loads them. Snapshots are
-written by Spark's maintenance thread, which runs here every few seconds instead of once a minute.
+written by Spark's maintenance thread, here every few seconds after ten batches, otherwise once a minute after fifty.
 
     python -m bench.state_providers [--batches 25] [--files]
 """
@@ -116,6 +116,7 @@ def _measure(provider: str, groups: int, size: int, changed: int, batches: int, 
     try:
         conf = {f"spark.sql.streaming.stateStore.{key}": value for key, value in PROVIDERS[provider].items()}
         conf["spark.sql.streaming.stateStore.maintenanceInterval"] = f"{MAINTENANCE_MS}ms"
+        conf["spark.sql.streaming.stateStore.minDeltasForSnapshot"] = "10"
         session = session_for(SparkSettings(master="local[2]"), conf=conf)
         run = _Run(session, folder, groups, size * 1000, changed, listing=listing)
         run.batches(1, groups)
@@ -207,7 +208,7 @@ class _Run:
             print(f"{when}: {'  '.join([*notes, *gone])}", flush=True)
         sizes: Counter[str] = Counter()
         for name, (size, _) in changed.items():
-            sizes["delta" if name.endswith((".delta", ".changelog")) else "snapshot"] += size
+            sizes["delta" if name.removesuffix(".crc").endswith((".delta", ".changelog")) else "snapshot"] += size
         self._known = found
         if when.startswith("batch"):
             if count:

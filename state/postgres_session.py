@@ -50,7 +50,8 @@ _PATIENCE_SECONDS = 8.0
 _FIRST_PAUSE_SECONDS = 0.2
 _CONNECT_SECONDS = 5
 # A process that is paused within a transaction must not keep others waiting for as long as it is.
-_SETTINGS = "-c idle_in_transaction_session_timeout=8s -c lock_timeout=10s -c client_min_messages=warning"
+_SETTINGS = "-c idle_in_transaction_session_timeout=8s -c lock_timeout=10s -c TimeZone=UTC "
+_SETTINGS += "-c client_min_messages=warning"
 
 # libpq tells why it was not let in by words alone.
 _REFUSALS = (

@@ -46,6 +46,14 @@ _PER_RUN = {
     "spark.sql.files.maxPartitionBytes": "32m",
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.ignoreMissingFiles": "false",
+    # States of operators are few and large, and Spark looks at all of them in every batch. So RocksDB takes as long per
+    # batch, writes as much, loads more slowly, and a snapshot of it is several files that belong together;
+    # `bench.state_providers` compares the two.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+    # A snapshot is the whole state, and is kept elsewhere like every file of a checkpoint: it should be rare.
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "50",
 }
 # Set when the JVM starts, if a pipeline of this process reads or writes Delta tables.
 _DELTA_STATIC = {
