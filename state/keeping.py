@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from ematix_flow.errors import FlowError
 from ematix_flow.state import checkpoint, durable, mirror
 from ematix_flow.state.checkpoint import Stamp, changed, files_in, is_whole_state
-from ematix_flow.state.dead_letters import DeadLetters
+from ematix_flow.state.dead_letters import LEASED, PENDING, DeadLetters
 from ematix_flow.state.home import DEAD_LETTERS
 from ematix_flow.state.lease import Lease
 from ematix_flow.state.swap import NEW, swap
@@ -116,7 +118,14 @@ class InVault:
         self._known = files_in(self._checkpoint)
 
     def dead_letters(self, generation: str) -> DeadLetters:
-        return self._vault.dead_letters(generation)
+        """Those that the pipeline left on this disk, before it had a vault, move there."""
+        letters, left = self._vault.dead_letters(generation), self._note.with_name(DEAD_LETTERS)
+        if left.exists():
+            with closing(DeadLetters(left)) as local:
+                letters.put(replace(one, status=PENDING) if one.status == LEASED else one for one in local.find())
+            for file in left.parent.glob(f"{DEAD_LETTERS}*"):
+                file.unlink()
+        return letters
 
     def close(self, generation: str) -> None:
         """With the note that the last batch is done, which Spark writes after its save."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from ematix_flow.state.dead_letters import Cursor, DeadLetters, Dialect
 from ematix_flow.state.postgres_session import PostgresSession
-
-if TYPE_CHECKING:
-    from psycopg import Connection
 
 R = TypeVar("R")
 
@@ -38,9 +35,4 @@ class PostgresDeadLetters(DeadLetters):
         self._session.close()
 
     def _run(self, work: Callable[[Cursor], R]) -> R:
-        def in_utc(db: Connection[Any]) -> R:
-            # In another zone, the first and the last day that Python knows are none.
-            db.execute("SET LOCAL TIME ZONE 'UTC'")
-            return work(cast(Cursor, db.cursor(binary=True)))
-
-        return self._session.run(in_utc)
+        return self._session.run(lambda db: work(cast(Cursor, db.cursor(binary=True))))

@@ -50,8 +50,7 @@ _PATIENCE_SECONDS = 8.0
 _FIRST_PAUSE_SECONDS = 0.2
 _CONNECT_SECONDS = 5
 # A process that is paused within a transaction must not keep others waiting for as long as it is.
-_SETTINGS = "-c idle_in_transaction_session_timeout=8s -c lock_timeout=10s -c TimeZone=UTC "
-_SETTINGS += "-c client_min_messages=warning"
+_SETTINGS = "-c idle_in_transaction_session_timeout=8s -c lock_timeout=10s -c client_min_messages=warning"
 
 # libpq tells why it was not let in by words alone.
 _REFUSALS = (
@@ -138,7 +137,9 @@ class PostgresSession:
             prepare_threshold=2,
             options=f"{_SETTINGS} {given.get('options', '')}",
         )
-        self._db.execute(psycopg.sql.SQL("SET search_path TO {}").format(psycopg.sql.Identifier(self._schema)))
+        # In another zone, the first and the last day that Python knows are none.
+        settings = psycopg.sql.SQL("SET search_path TO {}; SET TIME ZONE 'UTC'")
+        self._db.execute(settings.format(psycopg.sql.Identifier(self._schema)))
         return self._db
 
     def _has_tables(self, db: Connection[Any]) -> bool:

@@ -188,9 +188,7 @@ def test_a_refresh_that_fails_keeps_what_there_is_and_says_so_once(
     assert names(lookups.tables(5)["customers"]) == ["eve"]
 
 
-def test_files_that_have_not_changed_are_not_copied_again(
-    tmp_path: Path, store: Store, spark: SparkSession
-) -> None:
+def test_files_that_have_not_changed_are_not_copied_again(tmp_path: Path, store: Store, spark: SparkSession) -> None:
     file = tmp_path / "customers.csv"
     file.write_text("id,name\n1,ada\n")
     declared = {"customers": Lookup(connection=ObjectStoreLocalConnection(path=str(file)))}

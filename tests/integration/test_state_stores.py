@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from ematix_flow.errors import FlowError
 from ematix_flow.specs import StateStore
+from ematix_flow.state.dead_letters import DeadLetter
 from ematix_flow.state.definition import DefinitionChanged
 from ematix_flow.state.memory import Memory
 from ematix_flow.state.mirror import StateDisagrees
@@ -161,14 +163,19 @@ def test_disk_and_store_that_disagree_are_refused(tmp_path: Path, postgres_url: 
 
 
 def test_a_local_checkpoint_moves_into_a_new_store(tmp_path: Path, postgres_url: str) -> None:
+    bad = DeadLetter(
+        "orders", "decode", "bad", "seven", "s", "7", None, "json", b"7", datetime.now(UTC), status="parked"
+    )
     local = Store("orders", tmp_path / "a")
     local.remember("note", "of the past")
+    local.divert([bad])
     local.close()
 
     Store("orders", tmp_path / "a", Memory("orders", StateStore(kind="postgres", url=postgres_url)).vault, 60).close()
     elsewhere = Memory("orders", StateStore(kind="postgres", url=postgres_url))
-    assert elsewhere.recall("note") == "of the past"
-    elsewhere.close()
+    with closing(elsewhere), closing(elsewhere.dead_letters()) as letters:
+        assert elsewhere.recall("note") == "of the past"
+        assert letters.all() == [bad]
 
 
 def test_tls_and_a_wrong_password(tmp_path: Path) -> None:

@@ -45,12 +45,11 @@ def test_the_promise_is_computed(orders: Orders, capsys: pytest.CaptureFixture[s
 
 
 def test_a_part_that_is_not_built_yet_is_valid_and_named(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
-    text = orders.toml(more='[state_store]\nkind = "postgres"\nurl = "${STATE}"')
-    text = text.replace(
+    text = f'dead_letter_topic = "bad"\n{orders.toml()}'.replace(
         f'[[targets]]\nkind = "duckdb"\npath = "{orders.database}"', '[[targets]]\nkind = "mysql"\nurl = "${DB}"'
     )
     one = validated(capsys, text)
-    assert "state store 'postgres'" in str(one["not_built"])
+    assert "dead_letter_topic" in str(one["not_built"])
     assert "target 'mysql'" in str(one["not_built"])
     assert main(["validate", "p.toml"]) == 0
     assert "1 pipeline cannot be run by this version yet" in capsys.readouterr().out
