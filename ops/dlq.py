@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -35,22 +34,15 @@ class Box:
 
     @contextmanager
     def opened(self) -> Iterator[DeadLetters]:
-        with closing(Memory(self.pipeline, self.store)) as memory:
-            # Looking must not create what only a pipeline has.
-            missing = memory.vault is None and not self._file.exists()
-            with closing(DeadLetters(Path(":memory:")) if missing else memory.dead_letters()) as letters:
-                yield letters
+        with closing(Memory(self.pipeline, self.store)) as memory, closing(memory.dead_letters()) as letters:
+            yield letters
 
     @property
     def place(self) -> str:
         """For a person."""
         if self.store.kind in {"postgres", "delta"}:
             return f"{self.store.kind} state store of {self.pipeline}"
-        return str(self._file)
-
-    @property
-    def _file(self) -> Path:
-        return dead_letters_of(self.pipeline, self.store.path)
+        return str(dead_letters_of(self.pipeline, self.store.path))
 
 
 def all_boxes(modules: Sequence[str] = ()) -> list[Box]:

@@ -33,10 +33,11 @@ class Memory:
         return content.decode()
 
     def dead_letters(self) -> DeadLetters:
-        generation = self.recall(GENERATION) or ""
-        if self.vault is not None:
+        """Looking creates nothing: of a pipeline that never ran, there are none."""
+        generation, file = self.recall(GENERATION), self.folder / DEAD_LETTERS
+        if self.vault is not None and generation is not None:
             return self.vault.dead_letters(generation)
-        return DeadLetters(self.folder / DEAD_LETTERS, generation)
+        return DeadLetters(file if self.vault is None and file.exists() else Path(":memory:"), generation or "")
 
     def close(self) -> None:
         if self.vault is not None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ import pytest
 from ematix_flow.ops.cli import main
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters, Which
 from ematix_flow.state.home import dead_letters_of
-from ematix_flow.state.memory import Memory
+from ematix_flow.state.store import open_store
 from ematix_flow.toml import load_toml
 from tests.services.postgres import Postgres
 
@@ -172,8 +173,9 @@ def test_letters_of_a_state_store_elsewhere_are_found_from_an_empty_home(
     assert flow("stats") == "no dead letters\n"
     assert not (tmp_path / "lake").exists(), "looking for letters leaves nothing behind"
     (spec,) = load_toml(text=text)
-    with closing(Memory("shop", spec.state_store)) as memory, closing(memory.dead_letters()) as letters:
-        letters.put(letter(number, pipeline="shop") for number in (1, 2, 9))
+    with closing(open_store(spec)) as store:
+        store.divert(letter(number, pipeline="shop") for number in (1, 2, 9))
+    shutil.rmtree(tmp_path / ".ematix-flow" / "state")
     ids = [letter(number, pipeline="shop").id for number in (1, 2, 9)]
     assert "shop      decode  bad-json  pending  3" in flow("stats")
     assert "\nline 1\n" in flow("show", ids[0][:10])
