@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from ematix_flow.specs import SparkSettings
 from ematix_flow.streams.session import session_for
+from tests.class_archive import use_archive
 from tests.orders import Orders
 
 # Tests start many Java processes that live for seconds; what the second compiler gains, it never earns back.
@@ -16,6 +17,12 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1")
 
 pytest_plugins = ["tests.services.fixtures"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers inherit the environment. Few tests, run without workers, would not earn back the making."""
+    if not hasattr(config, "workerinput"):
+        use_archive(config.cache.mkdir("java"), make=bool(config.getoption("numprocesses", default=None)))
 
 
 @pytest.fixture(autouse=True)

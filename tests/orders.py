@@ -11,13 +11,12 @@ from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from ematix_flow import run_pipeline
 from ematix_flow.result import RunResult
-from ematix_flow.specs import SparkSettings
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters
 from ematix_flow.state.home import dead_letters_of
-from ematix_flow.streams.session import session_for
 from tests.services.postgres import postgres
 
 SCHEMA = "id long, amount double"
@@ -122,9 +121,10 @@ class Orders:
         return postgres().query(self.postgres_url, query)
 
     def in_delta(self, query: str = "SELECT * FROM orders") -> list[tuple[Any, ...]]:
-        session = session_for(SparkSettings(), jar_groups={"delta"})
-        session.read.format("delta").load(str(self.folder / "lake" / "orders")).createOrReplaceTempView("orders")
-        return [tuple(row) for row in session.sql(query).collect()]
+        """As a reader without Spark sees the table."""
+        with duckdb.connect() as db:
+            db.register("orders", DeltaTable(self.folder / "lake" / "orders").to_pyarrow_table())
+            return db.execute(query).fetchall()
 
     def _target(self, target: str, table: str) -> str:
         """`table` is what all targets that are tables say of it."""

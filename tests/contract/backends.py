@@ -166,9 +166,9 @@ class Delta(Backend):
             "drift_is_an_error_that_names_every_difference",
             "last_by_time_then_by_order_wins_within_a_batch",
             "merge_leaves_an_unchanged_row_as_it_was_loaded",
+            "scd2_agrees_with_a_plain_model_over_random_histories",
             "scd2_keeps_every_version_of_a_batch",
             "scd2_replaces_a_version_of_the_same_time_and_repeats_nothing",
-            "scd2_splits_the_interval_that_an_older_event_falls_into",
         }
     )
 

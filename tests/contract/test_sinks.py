@@ -140,7 +140,7 @@ def test_scd2_agrees_with_a_plain_model_over_random_histories(backend: Backend) 
             for _ in range(80)
         ]
         feed.write(*((key, name) for key, name, _ in events), hours=[hour for *_, hour in events])
-        model.take(events)
+        model.take([(key, name, at(hour)) for key, name, hour in events])
         assert feed.values(*VERSIONS) == sorted(model.rows(), key=repr)
 
 

@@ -9,20 +9,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from examples.orders.events import write_events
+from examples.orders.events import Made, write_events
 from tests.docs.snippets import blocks
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("demo") / "orders"
-
-
-@pytest.fixture(scope="module")
-def printed(folder: Path) -> str:
-    return _demo(folder)
 
 
 def _demo(folder: Path) -> str:
@@ -35,8 +25,18 @@ def _demo(folder: Path) -> str:
     return done.stdout
 
 
-def test_every_event_is_in_the_table_or_rejected(printed: str, folder: Path, tmp_path: Path) -> None:
-    made = write_events(tmp_path / "events")
+def test_it_prints_what_it_did_and_the_readme_shows_that(tmp_path: Path) -> None:
+    """One test, because the demo takes a while."""
+    folder = tmp_path / "orders"
+    printed = _demo(folder)
+    every_event_is_in_the_table_or_rejected(printed, folder, write_events(tmp_path / "events"))
+    every_reason_is_named_with_its_rows(printed)
+    it_says_what_is_promised_and_where_the_time_went(printed)
+    it_is_plain_text_of_at_most_100_columns(printed)
+    the_readme_shows_what_it_prints(printed)
+
+
+def every_event_is_in_the_table_or_rejected(printed: str, folder: Path, made: Made) -> None:
     with duckdb.connect(str(folder / "shop.duckdb"), read_only=True) as db:
         rows, orders, late = db.execute(
             "SELECT count(*), count(DISTINCT order_id), count(*) FILTER (late) FROM orders"
@@ -46,28 +46,28 @@ def test_every_event_is_in_the_table_or_rejected(printed: str, folder: Path, tmp
     assert f"{made.late} orders arrived more than an hour late" in printed
 
 
-def test_every_reason_is_named_with_its_rows(printed: str) -> None:
+def every_reason_is_named_with_its_rows(printed: str) -> None:
     reasons = ("not valid JSON", "quantity should be int", "ordered_at should be timestamp", "expected a JSON object")
     counts = {reason: int(found[1]) for reason in reasons if (found := re.search(rf"{reason} +(\d+)  ", printed))}
     assert set(counts) == set(reasons)
     assert f"+ {sum(counts.values())} rejected" in printed
 
 
-def test_it_says_what_is_promised_and_where_the_time_went(printed: str) -> None:
+def it_says_what_is_promised_and_where_the_time_went(printed: str) -> None:
     assert "orders: exactly once, because" in printed
     steps = re.findall(r"(?m)^  ([1-8]) (\w+) +[\d.]+ s", printed)
     assert [number for number, _ in steps] == list("12345678")
     assert len(re.findall(r"(?m)^  batch \d ", printed)) == 4
 
 
-def test_it_is_plain_text_of_at_most_100_columns(printed: str) -> None:
+def it_is_plain_text_of_at_most_100_columns(printed: str) -> None:
     assert "\x1b" not in printed
     # The folder of this test has a longer name than artifacts/orders.
     own = printed.partition("\nNext\n")[0]
     assert max(len(line) for line in own.splitlines() if "/orders" not in line) <= 100
 
 
-def test_the_readme_shows_what_it_prints(printed: str) -> None:
+def the_readme_shows_what_it_prints(printed: str) -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     (shown,) = (block.body for block in blocks(page) if (block.language, block.name) == ("text", "demo"))
     assert shown.strip() in printed
@@ -83,8 +83,8 @@ def test_it_refuses_to_remove_a_folder_that_is_not_its_own(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_second_run_begins_anew(printed: str, folder: Path) -> None:
+def test_a_second_run_begins_anew(tmp_path: Path) -> None:
     def numbers(text: str) -> list[str]:
         return [line for line in text.splitlines() if not re.search(r"\d s\b", line)]
 
-    assert numbers(_demo(folder)) == numbers(printed)
+    assert numbers(_demo(tmp_path / "orders")) == numbers(_demo(tmp_path / "orders"))

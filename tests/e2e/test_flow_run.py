@@ -1,4 +1,7 @@
-"""`flow` running pipelines, as a user types it: rows land, runs go on, failures say what and where."""
+"""`flow` running pipelines, as a user types it: rows land, runs go on, failures say what and where.
+
+What need not be a process of its own shares the Spark of the tests.
+"""
 
 import json
 import signal
@@ -13,6 +16,7 @@ from typing import IO, Any
 import duckdb
 import pytest
 
+from ematix_flow.ops.cli import main
 from tests.orders import Orders
 
 FLOW = str(Path(sys.executable).parent / "flow")
@@ -28,7 +32,10 @@ def flow(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[s
     return done
 
 
-def test_the_example_project_works_and_a_second_run_writes_nothing_more(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("spark")
+def test_the_example_project_works_and_a_second_run_writes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     flow("init", "shop", cwd=tmp_path)
     shop = tmp_path / "shop"
     assert "exactly once: " in flow("validate", "pipelines.toml", cwd=shop).stdout
@@ -42,13 +49,16 @@ def test_the_example_project_works_and_a_second_run_writes_nothing_more(tmp_path
     assert first.stderr.splitlines()[0] == "orders: starting Spark ..."
     assert first.stderr.splitlines()[1].startswith("orders batch 0: 8 rows, 5 written, 2 set aside, ")
 
-    second = json.loads(flow("run", "--bounded", "orders", "--format", "json", cwd=shop).stdout)
+    monkeypatch.chdir(shop)
+    assert main(["run", "--bounded", "orders", "--format", "json"]) == 0
+    second = json.loads(capfd.readouterr().out)
     assert (second["status"], second["batches"], second["rows_written"]) == ("success", 0, {"orders": 0})
     assert _table(shop / "orders.duckdb") == [1, 2, 3, 5, 8]
 
     assert "has these files already" in flow("init", "shop", cwd=tmp_path, code=2).stderr
 
 
+@pytest.mark.usefixtures("spark")
 def test_consume_stops_after_its_batch_and_the_next_run_goes_on(orders: Orders) -> None:
     files = [range(10 * number, 10 * number + 10) for number in range(200)]
     orders.numbered(*files)
@@ -61,12 +71,11 @@ def test_consume_stops_after_its_batch_and_the_next_run_goes_on(orders: Orders) 
     assert written == [10 * result["batches"] for result in (first, second)]
     assert len(orders.ids_in_database()) == sum(written)
 
-    (orders.folder / "orders.toml").write_text(orders.toml())
-    rest = json.loads(flow("run", "orders.toml", "--bounded", "--format=json", cwd=orders.folder).stdout)
-    assert rest["rows_written"]["orders"] == 2_000 - sum(written)
-    assert orders.ids_in_database() == list(range(2_000))
     log = (orders.folder / ".ematix-flow" / "logs" / "flow.log").read_text()
-    assert f" INFO batch pipeline=orders batch={sum(written) // 10} consumed=" in log
+    assert f" INFO batch pipeline=orders batch={first['batches']} consumed=10 " in log
+
+    assert orders.run().rows_written == {"orders": 2_000 - sum(written)}
+    assert orders.ids_in_database() == list(range(2_000))
 
 
 def _consumed_until(stop: signal.Signals, orders: Orders) -> dict[str, Any]:
@@ -86,23 +95,35 @@ def _consumed_until(stop: signal.Signals, orders: Orders) -> dict[str, Any]:
     return result
 
 
-def test_a_bad_row_fails_the_run_with_its_file_and_line_and_nothing_is_visible(orders: Orders) -> None:
+@pytest.mark.usefixtures("spark")
+def test_a_bad_row_fails_the_run_with_its_file_and_line_and_nothing_is_visible(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     bad = orders.arrive("bad.jsonl", [{"id": 1, "amount": 1.5}, '{"id": "seven", "amount": 2}'])
     (orders.folder / "orders.toml").write_text(orders.toml())
 
-    told = flow("run", "--bounded", "orders", "--format", "json", cwd=orders.folder, code=1)
-    error = json.loads(told.stdout)["error"]
+    monkeypatch.chdir(orders.folder)
+    assert main(["run", "--bounded", "orders", "--format", "json"]) == 1
+    told = capfd.readouterr()
+    assert "Traceback" not in told.out + told.err
+    error = json.loads(told.out)["error"]
     assert error["code"] == "bad-row"
     assert f"{bad} line 2" in error["message"]
     tables = orders.in_database("SELECT table_name FROM information_schema.tables WHERE table_name = 'orders'")
     assert tables == [] or orders.ids_in_database() == []
 
 
-def test_a_column_that_does_not_exist_fails_in_words(orders: Orders) -> None:
+@pytest.mark.usefixtures("spark")
+def test_a_column_that_does_not_exist_fails_in_words(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     orders.numbered(range(3))
     (orders.folder / "orders.toml").write_text(orders.toml(sql="SELECT id, amuont FROM source"))
 
-    told = flow("run", "--bounded", "orders", cwd=orders.folder, code=2).stderr
+    monkeypatch.chdir(orders.folder)
+    assert main(["run", "--bounded", "orders"]) == 2
+    told = capfd.readouterr().err
+    assert "Traceback" not in told
     assert "error[bad-sql]: " in told
     assert "amuont" in told
     assert "What to do: " in told
