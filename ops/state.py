@@ -186,7 +186,7 @@ def _compared(memory: Memory, held: Held | None) -> str:
         return f"has save {noted.save}, which is not in the state store: `flow state restore` replaces it"
     if noted.save < held.save:
         return _behind(f"save {noted.save} of {held.save}")
-    return f"has the same, save {held.save}"
+    return f"has the same (save {held.save})"
 
 
 def _behind(what: str) -> str:

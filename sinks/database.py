@@ -172,13 +172,13 @@ class DatabaseSink(ABC):
                 f"{self.product} refuses the rows of batch {batch.number} for table {self._name}: {first_line(error)}",
                 next_step="correct the rows in the transform, or the table; nothing of the batch was written",
             ) from error
-        if applied.done:
-            self._forget(staged)
+        self._forget(staged)
         return applied
 
     def _apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
         with self._database() as db, transaction(db, self.begin):
             if self._passed(db, fence):
+                self._discard(db, staged)
                 return Applied(done=False)
             self._load(db, staged, self._source(db, staged), batch)
             self._settle(db, staged, fence)
@@ -219,8 +219,11 @@ class DatabaseSink(ABC):
             (fence.pipeline, fence.target, fence.generation, fence.batch),
         )
 
+    def _discard(self, db: Database, staged: Staged) -> None:  # noqa: B027 - most stage nothing there
+        """Remove what is staged in the database itself."""
+
     def _forget(self, staged: Staged) -> None:
-        """The transaction has succeeded; what was staged is needed no more."""
+        """The target has the batch, now or already; what was staged is needed no more."""
         shutil.rmtree(staged.folder)
 
     def _failure(self, error: Exception) -> FlowError:

@@ -233,12 +233,15 @@ class PostgresSink(DatabaseSink):
         return fence.passed(*found)
 
     def _settle(self, db: Database, staged: Staged, fence: Fence) -> None:
-        assert isinstance(staged, StagedTable)
         db.execute(
             f"UPDATE {self._fences} SET generation = %s, batch = %s, applied_at = now() "
             "WHERE pipeline = %s AND target = %s",
             (fence.generation, fence.batch, fence.pipeline, fence.target),
         )
+        self._discard(db, staged)
+
+    def _discard(self, db: Database, staged: Staged) -> None:
+        assert isinstance(staged, StagedTable)
         db.execute(f"DROP TABLE {staged.table}")
 
     def _forget(self, staged: Staged) -> None:

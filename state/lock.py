@@ -26,7 +26,7 @@ class SingleWriter:
             self._handle.close()
             raise PipelineBusy(
                 f"pipeline {pipeline!r} is already running in process {holder}",
-                next_step=f"stop that process, or give this one a state of its own with EMATIX_FLOW_HOME; now {folder}",
+                next_step=f"stop that process first; both have their state in {folder}",
             ) from None
         self._handle.truncate(0)
         self._handle.write(str(os.getpid()))

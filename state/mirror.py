@@ -50,7 +50,7 @@ class StateDisagrees(FlowError):
             f"pipeline {pipeline!r}: {what}",
             next_step="check that the state store is the right one; then `flow state restore "
             f"{pipeline}` replaces what is in {folder} by what is in the store. To move a pipeline to a new, empty "
-            'store, run it once with kind = "local"',
+            'store, run it once with kind = "local"; replay its dead letters first, because they stay where they are',
         )
 
 

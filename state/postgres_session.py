@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.secrets import redact_text
 from ematix_flow.state.vault import StateStoreRefused, StateStoreUnavailable
 
@@ -128,7 +128,7 @@ class PostgresSession:
             raise StateStoreRefused(
                 "the Postgres driver is not installed", next_step="pip install 'ematix-flow-spark[postgres]'"
             ) from None
-        given = psycopg.conninfo.conninfo_to_dict(self._url)
+        given = self._understood()
         self._db = psycopg.connect(
             self._url,
             autocommit=True,
@@ -141,6 +141,23 @@ class PostgresSession:
         settings = psycopg.sql.SQL("SET search_path TO {}; SET TIME ZONE 'UTC'")
         self._db.execute(settings.format(psycopg.sql.Identifier(self._schema)))
         return self._db
+
+    def _understood(self) -> dict[str, Any]:
+        """The parts of the URL. What is wrong in it is not quoted, because it may be a part of the password."""
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+
+        try:
+            given = conninfo_to_dict(self._url)
+        except ProgrammingError:
+            given = {"host": "@"}
+        if "@" in str(given.get("host", "")) or not str(given.get("port", "0")).isdigit():
+            raise UsageError(
+                "`url` of the state store is not the URL of a Postgres database",
+                next_step="write postgresql://user:password@host:port/database, with %25 for a % in the password, "
+                "%40 for an @, %2F for a / and %3A for a :",
+            ) from None
+        return given
 
     def _has_tables(self, db: Connection[Any]) -> bool:
         if self._created:
@@ -176,7 +193,8 @@ class PostgresSession:
         if passing:
             return StateStoreUnavailable(
                 f"{self.place} cannot be reached: {words}",
-                next_step="nothing of the batch is visible; it is tried again when the database is back",
+                next_step="nothing of the batch is visible; start the pipeline again when the database is back, or let "
+                "`flow consume --restart-on-error` do so",
             )
         return StateStoreRefused(
             f"{self.place} does not accept the pipeline: {words}",

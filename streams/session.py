@@ -144,6 +144,8 @@ def _start(settings: SparkSettings, jar_groups: Collection[str]) -> SparkSession
     log = logs() / "spark.log"
     conf = SparkConf(loadDefaults=False)
     static = _STATIC | (_STATIC_LOCAL if master.startswith("local") else {}) | _logging(log)
+    # Delta makes this folder, and would make it wherever the user stands.
+    static["spark.sql.warehouse.dir"] = str(log.parent.parent / "warehouse")
     if jar_groups:
         static["spark.jars"] = ",".join(map(str, jars(jar_groups)))
     if "delta" in jar_groups:

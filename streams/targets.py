@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, ROW, Batch, Sink, Staged, TargetRefused
@@ -50,10 +51,18 @@ class Staging:
     """What of these passed, unless nothing could fail or be left out since they were counted."""
     numbered: DataFrame
     """The good ones, each with its number and where it came from."""
+    going: DataFrame
+    """Those of them that are staged."""
     staged: Mapping[str, Staged]
     refused: Refused
-    left_out: int
-    """How many of the good rows are not staged, because they, or others of the same row of the source, are refused."""
+
+    @cached_property
+    def left_out(self) -> int:
+        """How many of the good rows are not staged, because they, or others of the same row of the source, are refused.
+        Asked late, because it may read the rows once more, and then what Spark has counted is no longer right."""
+        if ROW not in self.produced.columns:
+            return len(self.refused)
+        return self.numbered.count() - self.going.count() if self.refused else 0
 
 
 class Targets:
@@ -128,9 +137,6 @@ class Targets:
         passing = None if counted and not fit.tagged else Passing(fit.rows)
         numbered = self._numbered(wanted(passing.rows if passing else fit.rows))
         going = numbered.where(~F.col(ROW).isin(list(refused))) if refused else numbered
-        left_out = 0
-        if refused:
-            left_out = len(refused) if ROW not in rows.columns else numbered.count() - going.count()
         if len(self._sinks) > 1:
             going = self._cached = going.persist()
         staged = {
@@ -138,7 +144,7 @@ class Targets:
             for name, sink in self._sinks.items()
         }
         seen = passing.seen() if passing else None
-        return Staging(rows, counted, fit.rows, seen, numbered, staged, refused, left_out)
+        return Staging(rows, counted, fit.rows, seen, numbered, going, staged, refused)
 
     def _applied(self, batch: Batch, staging: Staging) -> set[str]:
         done = set()

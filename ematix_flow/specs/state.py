@@ -37,6 +37,15 @@ class StateStore(Discreet):
             value = getattr(self, key)
             if value is None and _NEEDS.get(self.kind) == key:
                 yield Complaint((key,), f'missing; kind = "{self.kind}" needs {key}')
+            if (
+                key == "url"
+                and value
+                and "://" in value
+                and not value.startswith(("postgres://", "postgresql://", "${"))
+            ):
+                yield Complaint(
+                    (key,), "is not the URL of a Postgres database; write postgresql://user:password@host/database"
+                )
             if value is not None and _TAKES.get(self.kind) != key:
                 kinds = " or ".join(f'"{kind}"' for kind, taken in _TAKES.items() if taken == key)
                 yield Complaint((key,), f'has no meaning with kind = "{self.kind}", only with {kinds}')

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from ematix_flow.errors import FlowError
 from ematix_flow.streams.failures import BadRowError, TransformFailed
+from ematix_flow.streams.run import run_spec
+from ematix_flow.toml import load_toml
 from tests.orders import Orders
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -278,3 +281,31 @@ def _malformed(dice: random.Random) -> bytes:
         bytes(dice.choices([byte for byte in range(256) if byte not in b"\n\r"], k=dice.randrange(2, 40))) + b"x",
     ]
     return dice.choice(ways)
+
+
+def test_a_repeated_batch_counts_and_keeps_its_bad_rows_once(orders: Orders) -> None:
+    """With a lookup and two tables, rows that failed before are noted, and left out of the repeated batch."""
+    orders.arrive("a.jsonl", [{"id": i, "amount": str(i)} for i in range(4)] + [{"id": 4, "amount": "four"}, "broken"])
+    orders.in_new_database("CREATE TABLE names AS SELECT 1 AS id, 'one' AS name")
+    lookup = f'[transform.lookups.names]\nkind = "duckdb"\npath = "{orders.database}"\ntable = "names"'
+    text = orders.toml(
+        schema="id long, amount string",
+        sql="SELECT s.id, CAST(s.amount AS double) AS amount, n.name FROM source s LEFT JOIN names n ON s.id = n.id",
+        on_error="dlq",
+        targets=("duckdb", "sqlite"),
+        table='mode = "merge"\nkeys = ["id"]',
+        more=lookup,
+    )
+    (spec,) = load_toml(None, text)
+
+    def die(step: str, batch: int) -> None:
+        if step == "apply":
+            raise KeyError(step)
+
+    with pytest.raises(FlowError):
+        run_spec(spec, bounded=True, on_step=die)
+    result = run_spec(spec, bounded=True)
+
+    assert (result.rows_consumed, result.dlq_rows) == (6, {"decode": 1, "transform": 1})
+    assert result.rows_written == {"orders": 4, "orders_2": 4}
+    assert sorted(letter.stage for letter in orders.dead_letters()) == ["decode", "transform"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.specs import StateStore
 from ematix_flow.state.dead_letters import DeadLetter
 from ematix_flow.state.definition import DefinitionChanged
@@ -192,6 +192,15 @@ def test_tls_and_a_wrong_password(tmp_path: Path) -> None:
 
         Store("orders", tmp_path / "b", Memory("orders", StateStore(kind="postgres", url=server.url)).vault, 60).close()
         assert "ematix_flow_files" in _tables(server)
+
+
+@pytest.mark.parametrize("url", ["app:Zwr%0ng6@127.0.0.1/db", "app:Zwr@0ng3@127.0.0.1/db", "app:Zwr0ng@h:port/db"])
+def test_a_url_that_is_none_is_refused_without_a_part_of_the_password(url: str) -> None:
+    with pytest.raises(UsageError, match="is not the URL of a Postgres database") as caught:
+        Memory("orders", StateStore(kind="postgres", url=f"postgresql://{url}")).recall("note")
+    assert "0ng" not in str(caught.value)
+    with pytest.raises(FlowError, match="is not the URL of a Postgres database"):
+        StateStore(kind="postgres", url=f"mysql://{url}")
 
 
 def test_a_user_who_may_not_create_tables_leaves_nothing_behind(tmp_path: Path, postgres_url: str) -> None:
