@@ -41,5 +41,5 @@ def written_into(page: str, made: str) -> str:
 
 
 if __name__ == "__main__":
-    made = table(results(Path(sys.argv[1])))
+    made = table({name: good for report in sys.argv[1:] for name, good in results(Path(report)).items()})
     PAGE.write_text(written_into(PAGE.read_text(encoding="utf-8"), made), encoding="utf-8")
