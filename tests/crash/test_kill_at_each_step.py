@@ -69,8 +69,13 @@ def everything() -> list[Case]:
     ]
 
 
+# Each of these shows little that a quicker one does not.
+SELDOM = ("apply/object_store_local", "apply/before-fence", "apply/orders_2")
 CASES = [
-    *(pytest.param(case, id=f"{case}, {case.targets[0]}") for case in often()),
+    *(
+        pytest.param(case, id=f"{case}, {case.targets[0]}", marks=[pytest.mark.slow] * (case.point in SELDOM))
+        for case in often()
+    ),
     *(pytest.param(case, id=f"{case}, {case.targets[0]}", marks=pytest.mark.slow) for case in everything()),
 ]
 
