@@ -14,7 +14,6 @@ from ematix_flow.ops.output import by_name, counted, table
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.batches import Batches
 from ematix_flow.state.checkpoint import files_in, is_log
-from ematix_flow.state.home import DEAD_LETTERS
 from ematix_flow.state.keeping import KEPT_NOTE
 from ematix_flow.state.lease import EXPIRES_SECONDS
 from ematix_flow.state.memory import GENERATION, Memory
@@ -162,9 +161,6 @@ def _locked(lock: Path) -> Running | None:
 
 
 def _letters(memory: Memory) -> dict[str, int]:
-    # Looking must not create what only a pipeline has.
-    if memory.vault is None and not (memory.folder / DEAD_LETTERS).exists():
-        return {}
     counts = Counter[str]()
     with closing(memory.dead_letters()) as letters:
         for count in letters.counts():
@@ -182,7 +178,7 @@ def _compared(memory: Memory, held: Held | None) -> str:
         return "has a checkpoint, which the next start brings to the state store" if has_logs else "has nothing"
     if noted is None:
         return "has a checkpoint of its own: `flow state restore` replaces it" if has_logs else _behind("nothing")
-    if noted.save > held.save or (noted.save == held.save and noted.generation != held.generation):
+    if noted.is_beyond(held):
         return f"has save {noted.save}, which is not in the state store: `flow state restore` replaces it"
     if noted.save < held.save:
         return _behind(f"save {noted.save} of {held.save}")

@@ -35,9 +35,11 @@ class Note:
 
     def write(self, file: Path) -> None:
         """Without waiting for the disk: a note that is lost or old only makes the next start compare everything."""
-        draft = file.with_name(f".{file.name}.draft")
-        draft.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        draft.replace(file)
+        checkpoint.put(file.parent, file.name, json.dumps(asdict(self)).encode())
+
+    def is_beyond(self, held: Held) -> bool:
+        """Whether the folder holds a save that the vault does not have."""
+        return self.save > held.save or (self.save == held.save and self.generation != held.generation)
 
 
 class StateDisagrees(FlowError):
@@ -66,9 +68,7 @@ def brought_together(pipeline: str, folder: Path, note: Path, vault: Vault) -> d
     if noted is None and any(map(is_log, local)):
         what = f"this disk has a checkpoint that does not come from {vault.place}, which has another one"
         raise StateDisagrees(pipeline, what, folder)
-    if noted is not None and (
-        noted.save > held.save or (noted.save == held.save and noted.generation != held.generation)
-    ):
+    if noted is not None and noted.is_beyond(held):
         what = (
             f"this disk has save {noted.save} of generation {noted.generation[:8]}, {vault.place} "
             f"has only save {held.save} of generation {held.generation[:8]}"
