@@ -86,7 +86,7 @@ class PostgresSession:
     def _tried(self, work: Callable[[Connection[Any]], R]) -> R:
         from psycopg import Error, OperationalError
 
-        until, pause = time.monotonic() + _PATIENCE_SECONDS, _FIRST_PAUSE_SECONDS
+        until, pause, again = time.monotonic() + _PATIENCE_SECONDS, _FIRST_PAUSE_SECONDS, False
         with self._lock:
             while True:
                 try:
@@ -96,8 +96,10 @@ class PostgresSession:
                 except OperationalError as error:
                     self.close()
                     failure = self._failure(error)
-                    if not failure.transient or time.monotonic() + pause > until:
+                    # Once more in any case: a process that was paused finds its time over and its connection cut.
+                    if not failure.transient or (again and time.monotonic() + pause > until):
                         raise failure from error
+                    again = True
                     time.sleep(pause)
                     pause *= 2
                 except Error as error:

@@ -106,7 +106,8 @@ class Runner:
         self._policy = spec.transform.on_error
         self._query: StreamingQuery | None = None
         self._materialised: DataFrame | None = None
-        self._started, self._draining = threading.Event(), threading.Event()
+        self._started = threading.Event()
+        self._draining, self._turn = False, threading.Lock()
         self.tally = Tally()
         self.watch = Stopwatch()
         self.consumed = self.kept = 0
@@ -117,9 +118,7 @@ class Runner:
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         try:
-            if self._draining.is_set():
-                raise Drained
-            self.bad = SetAside()
+            self._begin(number)
             batch = self.plan(number)
             routed = self.compute(batch, rows)
             staged = self.stage(batch, routed)
@@ -134,6 +133,14 @@ class Runner:
             raise
         finally:
             self._forget()
+
+    def _begin(self, number: int) -> None:
+        """From here on `drain` waits for the batch; it must not begin while `drain` looks at the one before it."""
+        with self._turn:
+            if self._draining:
+                raise Drained
+            self.current = ("plan", number)
+        self.bad = SetAside()
 
     @step
     def plan(self, number: int) -> Batch:
@@ -219,7 +226,8 @@ class Runner:
         `stop` alone would cut the batch off in the middle.
         """
         assert self._query is not None
-        self._draining.set()
+        with self._turn:
+            self._draining = True
         while self._query.isActive and self.current is not None and not self._store.committed(self.current[1]):
             self._query.awaitTermination(_POLL_SECONDS)  # type: ignore[arg-type]  # it takes fractions
         self._query.stop()
