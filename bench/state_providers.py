@@ -149,7 +149,7 @@ class _Run:
         self._session, self._folder, self._groups, self._listing = session, folder, groups, listing
         # A group is a pane of a minute, and has one row per batch that changes it.
         self._operator = Operator(
-            Holding(size), pa.schema({"rows": pa.int64()}), event_time="at", pane_ms=60_000, buckets=1
+            Holding(size), pa.schema({"rows": pa.int64()}), event_time="at", block_ms=60_000, buckets=1
         )
         self._arrived, self._turn = 0, 0
         self._known: dict[str, tuple[int, int]] = {}

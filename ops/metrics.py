@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.state.kernel import NO_WATERMARK
 from ematix_flow.streams.steps import STEPS
 
 if TYPE_CHECKING:
+    from ematix_flow.streams.open_windows import Told
     from ematix_flow.streams.runner import BatchReport
 
 _PREFIX = "ematix_streaming"
@@ -23,7 +25,7 @@ class Metrics:
 
         self.registry = CollectorRegistry()
         self._labels = {"pipeline": spec.name}
-        self._on_error = spec.transform.on_error
+        self._sources = spec.source_names
 
         def counter(name: str, words: str, *labels: str) -> Counter:
             return Counter(f"{_PREFIX}_{name}", words, ["pipeline", *labels], registry=self.registry)
@@ -48,6 +50,8 @@ class Metrics:
             ["pipeline"],
             registry=self.registry,
         )
+        if spec.transform.window is not None:
+            self._declare_windows(spec)
         # A series that is there from the start shows its first increase; one that appears with it does not.
         for metric in (self._consumed, self._batches, self._last_commit):
             metric.labels(**self._labels)
@@ -64,11 +68,45 @@ class Metrics:
         self._last_commit.labels(**self._labels).set_to_current_time()
         for target, rows in report.written.items():
             self._written.labels(**self._labels, target=target).inc(rows)
-        for stage, rows in report.bad.items():
-            outcome = self._dead if self._on_error == "dlq" else self._dropped
-            outcome.labels(**self._labels, stage=stage).inc(rows)
+        for stage, rows in report.dead.items():
+            self._dead.labels(**self._labels, stage=stage).inc(rows)
+        for stage, rows in report.dropped.items():
+            self._dropped.labels(**self._labels, stage=stage).inc(rows)
+        if report.windows is not None:
+            self._windows_told(report.windows, report.watermark)
         for step, seconds in report.seconds.items():
             self._seconds.labels(**self._labels, step=step).observe(seconds)
+
+    def _declare_windows(self, spec: PipelineSpec) -> None:
+        from prometheus_client import Counter, Gauge
+
+        def gauge(name: str, words: str, *labels: str) -> Gauge:
+            return Gauge(f"{_PREFIX}_{name}", words, ["pipeline", *labels], registry=self.registry)
+
+        def counter(name: str, words: str, *labels: str) -> Counter:
+            return Counter(f"{_PREFIX}_{name}", words, ["pipeline", *labels], registry=self.registry)
+
+        self._emitted = counter("windows_emitted", "Results of windows emitted, one per window and group.")
+        self._late = counter("late_rows_dropped", "Rows that came after their window, by what was done.", "policy")
+        self._active = gauge("windows_active", "Windows, or sessions, that are held.")
+        self._groups = gauge("state_groups_total", "Groups in all windows that are held.")
+        self._bytes = gauge("state_bytes", "Size of the state of the operator.")
+        self._watermark = gauge("watermark_seconds", "How far event time has come, in seconds since 1970.", "source")
+        for metric in (self._emitted, self._active, self._groups, self._bytes):
+            metric.labels(**self._labels)
+        assert spec.transform.window is not None
+        self._late.labels(**self._labels, policy=spec.transform.window.late_data)
+
+    def _windows_told(self, told: Told, watermark: int | None) -> None:
+        self._emitted.labels(**self._labels).inc(told.emitted)
+        self._active.labels(**self._labels).set(told.held.windows)
+        self._groups.labels(**self._labels).set(told.held.groups)
+        self._bytes.labels(**self._labels).set(told.held.state_bytes)
+        for policy, rows in told.late.items():
+            self._late.labels(**self._labels, policy=policy).inc(rows)
+        if watermark is not None and watermark != NO_WATERMARK:
+            for source in self._sources:
+                self._watermark.labels(**self._labels, source=source).set(watermark / 1_000_000)
 
     def failed(self) -> None:
         self._errors.labels(**self._labels).inc()

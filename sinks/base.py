@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ematix_flow.errors import FlowError
 from ematix_flow.state.fence import Fence
+from ematix_flow.state.kernel import GONE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,7 +22,8 @@ EVENT_TIME = "_flow_event_ts"
 """Hidden column of rows for merge and scd2: when the row happened."""
 ORDER = "_flow_order"
 """Hidden column beside it: which of two rows of the same time came later. Any type that Spark can compare."""
-HIDDEN = (ROW, EVENT_TIME, ORDER)
+HIDDEN = (ROW, EVENT_TIME, ORDER, GONE)
+"""`GONE` is there only if rows may be withdrawn, and only in mode merge: where it is true, the row of the key goes."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from ematix_flow.sinks.shape import Shape
 from ematix_flow.sinks.tables import MODES, Load, create_table, literal, quoted
 from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
+from ematix_flow.state.kernel import GONE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -194,7 +195,7 @@ class DatabaseSink(ABC):
         there = {column.name.lower() for column in self._columns(db)}
         values = {"_loaded_at": f"{datetime.now(UTC):{_MOMENT}}", "_batch_id": f"{batch.pipeline}/{batch.number}"}
         filled = {name: literal(values[name]) for name in self._shape.audit(columns) if name in there}
-        return Load(self._located(db), source, columns, self._shape.keys, filled)
+        return Load(self._located(db), source, columns, self._shape.keys, filled, withdraws=GONE in staged.columns)
 
     def _resolved(self, rows: DataFrame) -> DataFrame:
         resolved = {"merge": latest_per_key, "scd2": versions}.get(self._mode)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ematix_flow.connections import DeltaLocalConnection
-from ematix_flow.sinks.base import EVENT_TIME, HIDDEN, ORDER, ROW, Applied, Batch, Capabilities, Staged
+from ematix_flow.sinks.base import EVENT_TIME, ORDER, ROW, Applied, Batch, Capabilities, Staged
 from ematix_flow.sinks.delta_modes import MODES, Load
 from ematix_flow.sinks.delta_table import DeltaTable, write_errors_in_words
 from ematix_flow.sinks.delta_types import TYPES
@@ -16,6 +16,7 @@ from ematix_flow.sinks.ordering import latest_per_key, versions
 from ematix_flow.sinks.shape import Shape
 from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
+from ematix_flow.state.kernel import GONE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -70,6 +71,8 @@ class DeltaSink:
         if not self._constraints or ROW not in staged.columns:
             return {}
         rows = self._read(staged)
+        if GONE in staged.columns:
+            rows = rows.where(f"{GONE} IS NOT TRUE")
         reason = F.coalesce(
             *(
                 F.when(~F.coalesce(F.expr(check), F.lit(False)), F.lit(f"CHECK constraint {name} ({check}) violated"))
@@ -84,7 +87,7 @@ class DeltaSink:
         application = f"{fence.pipeline}/{fence.target}/{fence.generation}"
         if fence.passed(fence.generation, table.newest_transaction(application)):
             return Applied(done=False)
-        rows = self._read(staged).drop(*HIDDEN)
+        rows = self._read(staged).drop(ROW)
         batch.reached("apply/before-commit")
         with write_errors_in_words(self._path, batch.number):
             filled = self._filled(rows, batch)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.delta_table import DeltaTable
 from ematix_flow.sinks.delta_types import has_map, quoted
+from ematix_flow.state.kernel import GONE
 from ematix_flow.table import VALID_FROM
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Load:
     @property
     def content(self) -> list[str]:
         """The columns that may change while the key stays."""
-        fixed = {name.lower() for name in (*self.keys, VALID_FROM)}
+        fixed = {name.lower() for name in (*self.keys, VALID_FROM, GONE)}
         return [name for name in self.rows.columns if name.lower() not in fixed]
 
 
@@ -50,7 +51,7 @@ def truncate(load: Load) -> None:
 
 
 def merge(load: Load) -> None:
-    """New keys are inserted; a row that is there is touched only if it differs."""
+    """New keys are inserted; a row that is there is touched only if it differs, and deleted if it is withdrawn."""
     types = {f.name: f.dataType for f in load.rows.schema.fields}
     same = [
         f"to_json(struct(t.{quoted(name)})) <=> to_json(struct(s.{quoted(name)}))"
@@ -58,8 +59,13 @@ def merge(load: Load) -> None:
         else f"t.{quoted(name)} <=> s.{quoted(name)}"
         for name in load.content
     ]
+    withdraws = GONE in load.rows.columns
+    delete = f"WHEN MATCHED AND s.{GONE} THEN DELETE"
     update = f"WHEN MATCHED AND NOT ({' AND '.join(same)}) THEN UPDATE SET {_set([*load.content, *load.filled])}"
-    _merge(load, load.complete, _same_keys(load.keys), *([update] if same else []), _insert(load.complete.columns))
+    new = f"NOT MATCHED AND s.{GONE} IS NOT TRUE" if withdraws else "NOT MATCHED"
+    insert = _insert([name for name in load.complete.columns if name != GONE], new)
+    clauses = [*([delete] if withdraws else []), *([update] if same else []), insert]
+    _merge(load, load.complete, _same_keys(load.keys), *clauses)
 
 
 def scd2(load: Load) -> None:
@@ -166,6 +172,6 @@ def _set(names: Sequence[str]) -> str:
     return ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in names)
 
 
-def _insert(names: Sequence[str]) -> str:
+def _insert(names: Sequence[str], when: str = "NOT MATCHED") -> str:
     columns, values = (", ".join(f"{of}{quoted(name)}" for name in names) for of in ("", "s."))
-    return f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
+    return f"WHEN {when} THEN INSERT ({columns}) VALUES ({values})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,14 +95,31 @@ class FilesSink:
     def _note(self, batch: Batch, kind: str) -> Path:
         return self._hidden / f"{file_name(batch.pipeline)}.{file_name(self._name)}.{kind}"
 
+    def _is_empty(self, part: Path) -> bool:
+        if self._format == "parquet":
+            import pyarrow.parquet as pq
+
+            return bool(pq.read_metadata(part).num_rows == 0)
+        if self._format == "orc":
+            from pyarrow import orc
+
+            return bool(orc.ORCFile(part).nrows == 0)
+        return not _has_lines(part, more_than=1 if self._options.get("header") else 0)
+
     def _moves(self, folder: Path, batch: Batch) -> dict[str, Path]:
-        """Final name -> staged file. Partition folders (`day=2026-01-01/`) are kept."""
-        parts = sorted(p for p in folder.rglob("part-*") if p.is_file())
+        """Final name -> staged file. Partition folders (`day=2026-01-01/`) are kept. Spark writes a file also if there
+        is no row for it, and a pipeline with windows has no row in most of its batches."""
+        parts = sorted(p for p in folder.rglob("part-*") if p.is_file() and not self._is_empty(p))
         stem = f"{file_name(batch.pipeline)}-{batch.generation[:8]}-{batch.number:08d}"
         return {
             str(part.parent.relative_to(folder) / f"{stem}-{number:05d}{_suffix(part)}"): part
             for number, part in enumerate(parts)
         }
+
+
+def _has_lines(file: Path, more_than: int) -> bool:
+    with file.open("rb") as lines:
+        return sum(1 for _ in islice(lines, more_than + 1)) > more_than
 
 
 def writer_options(target: Target, form: str) -> dict[str, Any]:

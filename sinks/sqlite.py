@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import SQLiteConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks import sqlite_types
-from ematix_flow.sinks.base import ROW, Staged
+from ematix_flow.sinks.base import HIDDEN, Batch, Staged
 from ematix_flow.sinks.database import Database, DatabaseSink, first_line
 from ematix_flow.sinks.drift import TableColumn
-from ematix_flow.sinks.tables import quoted
+from ematix_flow.sinks.tables import Load, quoted
 from ematix_flow.specs import Target
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 # A program that writes to the file holds its lock; that passes.
 _LOCK_PATIENCE_SECONDS = 30.0
 _STAGED = "temp._flow_staged"
+# The primary key, if the table was made so that it has no other identity.
+_WITHOUT_ROWID = """
+SELECT c.name FROM pragma_table_list(?) AS t JOIN pragma_table_xinfo(t.name, t.schema) AS c
+WHERE t.schema = 'main' AND t.wr AND c.pk > 0"""
 
 
 class SQLiteSink(DatabaseSink):
@@ -82,11 +87,20 @@ class SQLiteSink(DatabaseSink):
     def _source(self, db: Database, staged: Staged) -> str:
         """A temporary table whose columns prefer the same kinds of values as the table's."""
         assert isinstance(db, sqlite3.Connection)
-        columns = ", ".join(f"0 AS {ROW}" if name == ROW else quoted(name) for name in staged.columns)
+        columns = ", ".join(f"0 AS {name}" if name in HIDDEN else quoted(name) for name in staged.columns)
         db.execute(f"CREATE TABLE {_STAGED} AS SELECT {columns} FROM {self._located(db)} WHERE 0")
         places = ", ".join("?" * len(staged.columns))
         db.executemany(f"INSERT INTO {_STAGED} VALUES ({places})", _staged_rows(staged))
         return _STAGED
+
+    def _planned(self, db: Database, staged: Staged, source: str, batch: Batch) -> Load:
+        """SQLite knows no DELETE ... USING, and for EXISTS it would compare each row of the table with each staged
+        one."""
+        load = super()._planned(db, staged, source, batch)
+        if not load.withdraws:
+            return load
+        primary_key = db.execute(_WITHOUT_ROWID, (self._ref.name,)).fetchall()
+        return replace(load, identity=tuple(quoted(name) for (name,) in primary_key) or ("_rowid_",))
 
     def _driver_error(self) -> type[Exception]:
         return sqlite3.Error

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ematix_flow.sinks.ordering import ROW_HASH
+from ematix_flow.state.kernel import GONE
 from ematix_flow.table import VALID_FROM
 
 TIMELINE = "_flow_timeline"
@@ -30,6 +31,10 @@ class Load:
     """How two values are compared of which both may be NULL."""
     as_text: frozenset[str] = frozenset()
     """Columns of a type that knows no equality."""
+    withdraws: bool = False
+    """The staged rows have `GONE`."""
+    identity: tuple[str, ...] = ()
+    """What tells the rows of the table apart, quoted, in a database that cannot delete by a join."""
 
     @property
     def content(self) -> tuple[str, ...]:
@@ -49,6 +54,14 @@ class Load:
         """Bring the content of staged rows `s` into rows `t` of the table."""
         values = {name: f"s.{quoted(name)}" for name in self.content} | dict(self.filled)
         return f"UPDATE {self.table} AS t SET {_assigned(values)} FROM {self.source} AS s WHERE {where}"
+
+    def delete(self, where: str) -> str:
+        """Remove rows `t` of the table that meet staged rows `s`."""
+        if not self.identity:
+            return f"DELETE FROM {self.table} AS t USING {self.source} AS s WHERE {where}"
+        found = ", ".join(f"t.{name}" for name in self.identity)
+        met = f"SELECT {found} FROM {self.source} AS s JOIN {self.table} AS t ON {where}"
+        return f"DELETE FROM {self.table} WHERE ({', '.join(self.identity)}) IN ({met})"
 
     def same_key(self, one: str, other: str) -> str:
         compared = {name: "{} = {}" if name in self.firm else self.null_safe for name in self.keys}
@@ -75,8 +88,13 @@ def truncate(load: Load) -> list[str]:
 
 
 def merge(load: Load) -> list[str]:
-    """New keys are inserted; a row that is there is touched only if it differs."""
+    """New keys are inserted; a row that is there is touched only if it differs, and deleted if it is withdrawn."""
     same_key = load.same_key("t", "s")
+    if load.withdraws:
+        # First, so that what has to be unique is free for the rows that stay.
+        delete = load.delete(f"{same_key} AND s.{GONE}")
+        staying = f"(SELECT * FROM {load.source} AS s WHERE {GONE} IS NOT TRUE)"
+        return [delete, *merge(replace(load, source=staying, withdraws=False))]
     insert = f"{load.insert()} WHERE NOT EXISTS (SELECT 1 FROM {load.table} AS t WHERE {same_key})"
     if not load.content:
         return [insert]

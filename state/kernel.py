@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ematix_flow.errors import FlowError
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 TIME = "_flow_time"
 """The event time of each row that a kernel is given; a UTC timestamp, never NULL."""
+GONE = "_flow_gone"
+"""Whether an emitted row takes back one of the same key: a target that merges deletes it, any other never sees it."""
+ROWS = "_flow_rows"
+"""How many rows a row stands for, where rows are aggregated before they come to a kernel."""
 NO_WATERMARK = -(2**62)
 """The watermark before any row was seen: nothing is late and nothing is due."""
 
@@ -29,16 +33,33 @@ _HEADER = struct.Struct(">8sHHH")
 
 
 @dataclass(frozen=True)
+class Slot:
+    """A window of which a group holds a part, or all sessions of the group: how it was changed by a step."""
+
+    start: int | None
+    """Of the window; None for sessions."""
+    groups: int
+    """How many more keys it has, or fewer."""
+    deadline: int | None
+    """When it is emitted, if it is not yet: the last one of its keys."""
+
+
+@dataclass(frozen=True)
 class Step:
     """What became of a group in one batch."""
 
     state: pa.Table | None
     """None: forget the group. The table that was given: nothing changed, so nothing is written."""
     emitted: pa.Table
+    """Rows of the operator's output; with a column `GONE`, if any of them withdraws what was emitted before."""
     late: pa.Table
-    """Those of the given rows that came too late, with all their columns."""
+    """Those of the given rows that came too late, with all their columns, where late rows are kept."""
     deadline: int | None
     """Wake the group when the watermark reaches this, if no row does; always after the watermark of this step."""
+    late_rows: Mapping[str, int] = field(default_factory=dict)
+    """How many rows came too late, by what was done with them: drop, reopen, dlq."""
+    slots: tuple[Slot, ...] = ()
+    """All that this step opened, changed or closed."""
 
 
 class Kernel(Protocol):
@@ -70,21 +91,36 @@ class Operator:
     inputs: tuple[str, ...] = ()
     """Other columns that the kernel reads; it gets no more than these, the keys and `TIME`."""
     buckets: int = 16
-    """Groups that the keys are spread over. Each holds one state, which is written whole whenever it changes."""
-    pane_ms: int | None = None
-    """Also group by time, in panes of this length: a state is smaller then, but each pane costs a call."""
+    """Groups that the keys are spread over. Each holds one state, which is written whole whenever it changes; a call
+    of the kernel costs about a millisecond, however large the state is, so they are few."""
+    block_ms: int | None = None
+    """Also group by time, in blocks of this length, so that what waits for late rows is not written with what is new."""
+    prepared: Callable[[pa.Table, str], pa.Table] | None = None
+    """Makes fewer rows of many before they are brought together, by the keys and one column more. The kernel gets what
+    it makes; each of its rows has a `TIME` in the block of the rows that it stands for."""
     lateness_ms: int = 0
     late: LateData = "drop"
     """With `dlq`, rows carry what the dead letters of late ones need."""
+    time_column: str | None = None
+    """The column of the output that tells when a result happened, for targets that keep the latest."""
+    withdraws: bool = False
+    """The kernel may take back what it emitted, with `GONE`."""
+    max_groups: int | None = None
+    """Most keys of one window."""
+
+    @property
+    def shown_event_time(self) -> str:
+        """`_event_ts` belongs to every row and travels under a name of ours, which is nobody's business."""
+        return self.event_time.removeprefix("_flow")
 
     def describe(self) -> Mapping[str, str]:
         """What must stay as it is while there is state; the rest may change between two starts."""
         return {
             "operator": f"{self.kernel.name}, state version {_FORMAT}.{self.kernel.state_version}",
-            "event time": self.event_time,
+            "event time": self.shown_event_time,
             "keys": ", ".join(self.keys),
             "buckets": str(self.buckets),
-            "pane_ms": str(self.pane_ms or ""),
+            "block_ms": str(self.block_ms or ""),
             **self.kernel.describe(),
         }
 

@@ -20,7 +20,7 @@ from ematix_flow.state.store import Store
 from ematix_flow.state.swap import NEW
 
 # Of the batch in progress alone: it will be another one.
-_OF_ONE_BATCH = re.compile(r"lookups/.*|lookups\.json|refused\.json")
+_OF_ONE_BATCH = re.compile(r"lookups/.*|lookups\.json|refused\.json|ticks/.*")
 _NUMBERED = re.compile(r"(?:offsets|commits)/(\d+)")
 _SOURCE = re.compile(r"sources/(\d+)/.*")
 # Spark's interval between two compact logs, unless a user has set another one.

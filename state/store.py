@@ -79,6 +79,12 @@ class Store:
             _log.info("definition changed", extra={"pipeline": self.pipeline, "changes": "; ".join(accepted)})
         self.remember(DEFINITION, json.dumps(now))
 
+    @property
+    def buckets(self) -> int | None:
+        """How many parts the state of the operator was divided into, if there is one."""
+        fixed = json.loads(self.recall(DEFINITION) or "{}").get("fixed", {})
+        return int(fixed["buckets"]) if "buckets" in fixed else None
+
     def save(self, batch: int) -> None:
         """Step 4 of the commit protocol: the plan of this batch, and the state it leaves, outlive whatever happens now.
 

@@ -10,10 +10,8 @@ def not_built(spec: PipelineSpec) -> list[str]:
     """The parts of a pipeline that are declared but cannot run yet."""
     transform = spec.transform
     parts = {
-        "[transform.window]": transform.window,
         "[transform.join]": transform.join,
         "[transform.cdc]": transform.cdc,
-        "aggregate_udfs": transform.aggregate_udfs,
         "more than one source": len(spec.sources) > 1,
         "dead_letter_topic": spec.dead_letter_topic,
     }

@@ -44,13 +44,18 @@ class Carried:
     """The row as the source has it: to keep one that fails, or to find its line."""
     order: bool = False
     """When it happened and which came later: to find the last one of a key."""
+    time: bool = False
+    """When it happened: to find its window."""
 
     @classmethod
     def by(cls, spec: PipelineSpec) -> Carried:
+        window = spec.transform.window
+        is_told = spec.transform.on_error != "drop" or (window is not None and window.late_data == "dlq")
         return cls(
-            position=spec.transform.on_error != "drop",
-            payload=spec.transform.on_error != "drop",
-            order=any(target.mode in {"merge", "scd2"} for target in spec.targets),
+            position=is_told,
+            payload=is_told,
+            order=window is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
+            time=window is not None and window.event_time_column == EVENT_TS,
         )
 
 
@@ -154,7 +159,7 @@ def wrapped(
         return _error(stage, F.lit(code), {**known, "message": message})
 
     wrong = F.when(decoded.wrong, error("decode", decoded.code, decoded.message))
-    if declared is not None and carried.order:
+    if declared is not None and (carried.order or carried.time):
         message = _no_time(declared[0], decoded.columns[declared[0]])
         wrong = wrong.when(moment.isNull(), error("event_time", "no-event-time", message))
     columns = dict(decoded.columns)
@@ -164,7 +169,7 @@ def wrapped(
         columns[POSITION] = decoded.position
     if carried.payload:
         columns[PAYLOAD] = decoded.payload
-    if carried.order or (carried.payload and declared is not None):
+    if carried.order or carried.time or (carried.payload and declared is not None):
         columns[EVENT_TIME] = moment
     if carried.order:
         columns[ORDER] = decoded.order

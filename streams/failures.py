@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from ematix_flow.errors import FlowError
 from ematix_flow.state.kernel import StateVersion
 from ematix_flow.streams.sources.delta import SourceChanged
+from ematix_flow.windows.aggregates.errors import WindowFailed
 
 
 class BadRowError(FlowError):
@@ -76,7 +77,7 @@ def explained(error: BaseException, step: str, batch: int) -> FlowError:
             f"batch {batch}: Spark does not accept the rows in step {step}: {words}",
             next_step="correct the transform or the target; what Spark says names the column",
         )
-    if known := SourceChanged.found_in(error) or StateVersion.found_in(error):
+    if known := SourceChanged.found_in(error) or StateVersion.found_in(error) or WindowFailed.found_in(error):
         return known
     return BatchFailed(
         f"batch {batch} failed in step {step}: {words}",

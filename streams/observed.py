@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.state.kernel import GONE
 from ematix_flow.streams.envelope import ERROR, IS_BAD
+from ematix_flow.streams.packing import NOTE
 from ematix_flow.streams.tagging import KEEP
 
 if TYPE_CHECKING:
@@ -19,6 +24,8 @@ _METRIC, _INPUT = "flow", "flow_input"
 # What is beyond is read from the batch a second time, in bounded memory.
 _ERRORS_COLLECTED = 50_000
 _ERROR_BYTES = 2_048
+# The most that Spark collects, and more groups than a worker steps through in a minute.
+_NOTES = 100_000
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,9 @@ class Seen:
     bad: int = 0
     errors: tuple[str, ...] = ()
     """Their `_flow_error`, or as many as could be collected."""
+    notes: tuple[str, ...] = ()
+    """Of the groups of an operator, or as many as could be collected."""
+    noted: int = 0
 
     @property
     def complete(self) -> bool:
@@ -62,14 +72,16 @@ def counted(rows: DataFrame) -> DataFrame:
     return rows.observe(_INPUT, F.count(F.lit(1)).alias("rows"))
 
 
-def seen_by(query: StreamingQuery) -> Seen:
+def seen_by(query: StreamingQuery, *, stateful: bool) -> Seen:
     """What was observed in the batch that runs now. Spark reports it publicly only after the batch is committed, which
     is too late to refuse it; the execution in progress knows it as soon as the rows have passed."""
     metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()  # noqa: SLF001
     seen = _seen(json.loads(metrics.apply(_METRIC).json()))
-    if not metrics.contains(_INPUT):
+    if not stateful:
         return seen
-    return replace(seen, rows=json.loads(metrics.apply(_INPUT).json())["rows"])
+    # Spark leaves out what comes from a source that has nothing new.
+    rows = json.loads(metrics.apply(_INPUT).json())["rows"] if metrics.contains(_INPUT) else 0
+    return replace(seen, rows=rows)
 
 
 def seen_among(rows: DataFrame) -> Seen:
@@ -84,14 +96,28 @@ def _metrics(rows: DataFrame) -> list[Column]:
     from pyspark.sql import functions as F
 
     counts = [F.count(F.lit(1)).alias("rows"), F.count(ERROR).alias("bad")]
-    if KEEP in rows.columns:
-        counts.append(F.count_if(F.col(KEEP) & F.col(ERROR).isNull()).alias("kept"))
+    conditions = [F.col(KEEP)] if KEEP in rows.columns else []
+    # What withdraws a row is none.
+    conditions += [~F.coalesce(F.col(GONE), F.lit(False))] if GONE in rows.columns else []
+    if conditions:
+        counts.append(F.count_if(reduce(and_, conditions, F.col(ERROR).isNull())).alias("kept"))
     short = f"CASE WHEN length({ERROR}) <= {_ERROR_BYTES} THEN {ERROR} END"
-    return [*counts, F.expr(f"min_by({short}, CASE WHEN {IS_BAD} THEN 1 END, {_ERRORS_COLLECTED})").alias("errors")]
+    lists = [F.expr(f"min_by({short}, CASE WHEN {IS_BAD} THEN 1 END, {_ERRORS_COLLECTED})").alias("errors")]
+    if NOTE in rows.columns:
+        counts.append(F.count(NOTE).alias("noted"))
+        lists.append(F.expr(f"min_by({NOTE}, CASE WHEN {NOTE} IS NOT NULL THEN 1 END, {_NOTES})").alias("notes"))
+    return [*counts, *lists]
 
 
 def _seen(metrics: dict[str, Any]) -> Seen:
     rows, bad = metrics["rows"], metrics["bad"]
     errors = tuple(error for error in metrics.get("errors") or () if error is not None)
     # A row that cannot be read is not kept, and one on which the filter fails is not, either.
-    return Seen(rows, metrics.get("kept", rows - bad), bad, errors)
+    notes = tuple(metrics.get("notes") or ())
+    return Seen(rows, metrics.get("kept", rows - bad), bad, errors, notes, metrics.get("noted", 0))
+
+
+def notes_among(seen: Seen, rows: DataFrame) -> Sequence[str]:
+    if len(seen.notes) == seen.noted:
+        return seen.notes
+    return [note for (note,) in rows.where(f"{NOTE} IS NOT NULL").select(NOTE).collect()]

@@ -13,8 +13,10 @@ from ematix_flow.state.store import Store
 from ematix_flow.streams.envelope import ERROR, EVENT_TS, OURS, Carried
 from ematix_flow.streams.failures import spark_words
 from ematix_flow.streams.observed import counted, observed
+from ematix_flow.streams.operators import operator_of
 from ematix_flow.streams.sources.base import StreamSource
 from ematix_flow.streams.stateful import stateful
+from ematix_flow.streams.ticks import Ticks
 from ematix_flow.streams.transform import BadSql, SqlTransform, Transformed
 
 if TYPE_CHECKING:
@@ -30,13 +32,16 @@ class Plan:
 
     rows: DataFrame
     batch_transform: BatchTransform | None = None
-    stateful: bool = False
-    """Each look at the rows of a batch would run the operator once more."""
+    operator: Operator | None = None
+    """Each look at the rows of a batch would run it once more."""
+    ticks: Ticks | None = None
+    """Move its watermark when no row does."""
 
 
-def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession, operator: Operator | None = None) -> Plan:
+def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession, store: Store) -> Plan:
     """Read, decode, transform, operate, count."""
-    planned = _without_operator(spec, source, session, operator)
+    planned = _without_operator(spec, source, session)
+    operator = operator_of(spec, planned.rows, store)
     if operator is None:
         return replace(planned, rows=observed(planned.rows))
     if planned.batch_transform is not None:
@@ -44,16 +49,15 @@ def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession, operat
             "the SELECT needs a whole batch at once, and what feeds windows or joins must work row by row",
             next_step="leave grouping, sorting and lookups to the window or join, or to a pipeline of its own",
         )
-    return Plan(observed(stateful(counted(planned.rows), operator, source.origin)), stateful=True)
+    ticks = Ticks(store, 0, operator.lateness_ms)
+    rows = stateful(counted(planned.rows), operator, source.origin, ticks.read(session))
+    return Plan(observed(rows), operator=operator, ticks=ticks)
 
 
-def _without_operator(
-    spec: PipelineSpec, source: StreamSource, session: SparkSession, operator: Operator | None
-) -> Plan:
+def _without_operator(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Plan:
     rows = source.read(session, Carried.by(spec))
     payload, sql = source.payload_schema.fieldNames(), spec.transform.sql
-    wanted = re.search(rf"\b{EVENT_TS}\b", sql or "", re.IGNORECASE) or (operator and operator.event_time == EVENT_TS)
-    if EVENT_TS not in payload and not wanted:
+    if EVENT_TS not in payload and not re.search(rf"\b{EVENT_TS}\b", sql or "", re.IGNORECASE):
         # Counting keeps Spark from leaving out what nobody asks for.
         rows = rows.drop(EVENT_TS)
     if sql is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +16,14 @@ from ematix_flow.state.store import Store
 from ematix_flow.streams.bisecting import without_culprits
 from ematix_flow.streams.failures import BadRowError, is_of_a_row
 from ematix_flow.streams.lookups import Lookups
-from ematix_flow.streams.observed import Seen, seen_among, seen_by
+from ematix_flow.streams.observed import Seen, notes_among, seen_among, seen_by
+from ematix_flow.streams.open_windows import OpenWindows, Told
 from ematix_flow.streams.query import Plan
 from ematix_flow.streams.set_aside import SetAside, letters
 from ematix_flow.streams.sources.base import StreamSource
 from ematix_flow.streams.steps import Stopwatch, reached
 from ematix_flow.streams.targets import Staging, Targets, wanted, with_numbers
+from ematix_flow.streams.watermark import current, last_planned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,6 +44,7 @@ class Tally:
     written: Counter[str] = field(default_factory=Counter)
     dead: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
+    late: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,20 @@ class BatchReport:
     consumed: int
     written: Mapping[str, int]
     """Rows by target; none where a fence showed that the batch was there already."""
-    bad: Mapping[str, int]
-    """Rows set aside, by stage."""
+    dead: Mapping[str, int]
+    """Rows kept as dead letters, by stage."""
+    dropped: Mapping[str, int]
+    """Bad rows that were only counted, by stage."""
     seconds: Mapping[str, float]
     """Time by step of the commit protocol."""
+    windows: Told | None = None
+    """What the operator told, if there is one."""
+    watermark: int | None = None
+    """In microseconds since 1970."""
+
+    @property
+    def bad(self) -> Mapping[str, int]:
+        return {**self.dropped, **self.dead}
 
 
 @dataclass(frozen=True)
@@ -104,6 +118,7 @@ class Runner:
         self._targets = Targets(spec, sinks, source.origin, store, self._set_aside)
         self._on_batch, self.on_step = on_batch, on_step
         self._policy = spec.transform.on_error
+        self._open = OpenWindows(store, plan.operator) if plan.operator else None
         self._query: StreamingQuery | None = None
         self._materialised: DataFrame | None = None
         self._started = threading.Event()
@@ -113,11 +128,17 @@ class Runner:
         self.consumed = self.kept = 0
         self.written: dict[str, int] = {}
         self.bad = SetAside()
+        self.told = Told(self._open.held()) if self._open else None
+        self.watermark = last_planned(store.checkpoint) if self._open else None
+        self.last_rows = time.monotonic()
+        """When a batch that had rows ended."""
+        self.busy = False
         self.current: tuple[str, int] | None = None
         self.failure: BaseException | None = None
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         try:
+            self.busy = True
             self._begin(number)
             batch = self.plan(number)
             routed = self.compute(batch, rows)
@@ -133,6 +154,7 @@ class Runner:
             raise
         finally:
             self._forget()
+            self.busy = False
 
     def _begin(self, number: int) -> None:
         """From here on `drain` waits for the batch; it must not begin while `drain` looks at the one before it."""
@@ -156,7 +178,7 @@ class Runner:
     @step
     def compute(self, batch: Batch, rows: DataFrame) -> Routed:
         """2. Decode, a row-wise transform and an operator are in `rows`; any other transform sees the good rows."""
-        if self._plan.stateful:
+        if self._plan.operator is not None:
             rows = self._materialised = rows.persist()
         return Routed(rows, self._transformed(batch, wanted(rows)))
 
@@ -166,6 +188,8 @@ class Runner:
         staging, taken = self._staged(batch, routed)
         self.consumed, self.kept = taken.rows, (staging.seen or taken).kept
         self.bad.seen(taken, routed.taken)
+        if self._open is not None:
+            self.told = self._open.told(batch.number, notes_among(taken, routed.taken))
         if staging.seen is not None:
             self.bad.seen(staging.seen, staging.fitted)
         self._fail_if_asked()
@@ -174,6 +198,8 @@ class Runner:
     @step
     def save(self, batch: Batch) -> None:
         """4. The plan of this batch is durable before any target shows its rows."""
+        if self._open is not None and self.told is not None:
+            self._open.remember(batch.number, self.told.held)
         self._store.save(batch.number)
 
     @step
@@ -186,8 +212,9 @@ class Runner:
     @step
     def divert(self, batch: Batch) -> None:
         """6. Dead letters, with ids derived from where the rows came from."""
-        if self._policy == "dlq":
-            self._store.divert(letters(self._spec.name, batch.number, self._source, self.bad))
+        if self._policy == "dlq" or self._counted("dlq"):
+            kept = (bad for bad in self.bad if self._fate(bad.stage) == "dlq")
+            self._store.divert(letters(self._spec.name, batch.number, self._source, kept))
 
     @step
     def release(self, batch: Batch) -> None:
@@ -200,9 +227,12 @@ class Runner:
         self.tally.batches += 1
         self.tally.consumed += self.consumed
         self.tally.written.update(self.written)
-        outcome = {"drop": self.tally.dropped, "dlq": self.tally.dead}.get(self._policy)
-        if outcome is not None:
-            outcome.update(self.bad.by_stage())
+        self.tally.dead.update(self._counted("dlq"))
+        self.tally.dropped.update(self._counted("drop"))
+        if self.told is not None:
+            self.tally.late.update(self.told.late)
+        if self.consumed:
+            self.last_rows = time.monotonic()
 
     def _forget(self) -> None:
         """The rows of the batch are no longer needed."""
@@ -212,13 +242,29 @@ class Runner:
             self._materialised = None
 
     def _report(self, batch: Batch) -> BatchReport:
-        bad, seconds = self.bad.by_stage(), dict(self.watch.latest)
-        return BatchReport(self._spec.name, batch.number, self.consumed, dict(self.written), bad, seconds)
+        return BatchReport(
+            pipeline=self._spec.name,
+            number=batch.number,
+            consumed=self.consumed,
+            written=dict(self.written),
+            dead=self._counted("dlq"),
+            dropped=self._counted("drop"),
+            seconds=dict(self.watch.latest),
+            windows=self.told,
+            watermark=self.watermark,
+        )
 
-    def bind(self, query: StreamingQuery) -> None:
-        """Tell the runner which query it runs in, once that has started."""
-        self._query = query
+    def run_in(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+        """Start the query that calls the runner. Its first call may come before `start` has returned."""
+        self._started.clear()
+        self._query = start()
         self._started.set()
+        return self._query
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long there was nothing to do."""
+        return 0 if self.busy else time.monotonic() - self.last_rows
 
     def drain(self) -> None:
         """Finish the batch in progress, commit it, and begin no other; then end the query.
@@ -263,18 +309,28 @@ class Runner:
         self._fail_if_asked()
 
     def _fail_if_asked(self) -> None:
-        if self._policy != "fail" or not self.bad:
+        if not (stopping := self._counted("fail")):
             return
-        first = min(self.bad, key=lambda bad: bad.position)
+        first = min((bad for bad in self.bad if bad.stage in stopping), key=lambda bad: bad.position)
         raise BadRowError(
             stage=first.stage,
             position=self._source.place(first.position, first.payload) if first.position else "",
             reason=first.message or self._source.reason(first.payload),
-            others=sum(self.bad.by_stage().values()) - 1,
+            others=sum(stopping.values()) - 1,
         )
+
+    def _fate(self, stage: str) -> str:
+        """Rows that came late are here only where they are kept."""
+        return "dlq" if stage == "late" else self._policy
+
+    def _counted(self, fate: str) -> dict[str, int]:
+        """Bad rows by stage, those with this fate."""
+        return {stage: rows for stage, rows in self.bad.by_stage().items() if self._fate(stage) == fate}
 
     def _seen_by_spark(self) -> Seen:
         # Spark may call with the first batch before `start` has returned the query.
         self._started.wait()
         assert self._query is not None
-        return seen_by(self._query)
+        if self._open is not None:
+            self.watermark = current(self._query)
+        return seen_by(self._query, stateful=self._open is not None)

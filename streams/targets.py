@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, ROW, Batch, Sink, Staged, TargetRefused
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.state.kernel import GONE
 from ematix_flow.state.store import Store
 from ematix_flow.streams.envelope import (
     ERROR,
@@ -140,7 +141,7 @@ class Targets:
         if len(self._sinks) > 1:
             going = self._cached = going.persist()
         staged = {
-            name: sink.stage(going.select(*fit.columns[name], *self._hidden(name)), batch)
+            name: sink.stage(self._for(name, going).select(*fit.columns[name], *self._hidden(name, going)), batch)
             for name, sink in self._sinks.items()
         }
         seen = passing.seen() if passing else None
@@ -233,9 +234,16 @@ class Targets:
             )
         return F.timestamp_seconds(F.lit(0))
 
-    def _hidden(self, name: str) -> list[str]:
+    def _for(self, name: str, rows: DataFrame) -> DataFrame:
+        """A target that does not know its rows by their keys cannot take one back."""
+        if GONE not in rows.columns or self._declared[name].mode == "merge":
+            return rows
+        return rows.where(f"NOT coalesce({GONE}, false)")
+
+    def _hidden(self, name: str, rows: DataFrame) -> list[str]:
         order = [EVENT_TIME, ORDER] if name in self._ordered else []
-        return [*order, ROW] if name in self._refusing or order else []
+        gone = [GONE] if GONE in rows.columns and self._declared[name].mode == "merge" else []
+        return [*order, ROW, *gone] if name in self._refusing or order else []
 
 
 def with_numbers(rows: DataFrame) -> DataFrame:

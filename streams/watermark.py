@@ -1,30 +1,68 @@
-"""The watermark: how it moves, and how rows behind it still reach an operator."""
+"""The watermark: how it moves, and how rows behind it still reach an operator.
+
+Spark's watermark begins at 1970 and never goes back, so that it would stand still for earlier times. It is therefore
+given times that are counted from the year 1.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+from ematix_flow.state.kernel import NO_WATERMARK
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _KEY = "spark.watermarkDelayMs"
-_CLOCK = "_flow_clock"
+_CLOCK, _MARKED = "_flow_clock", "_flow_marked"
 # Never earlier than a watermark. A time far in the future would be, one day, and pandas could not read it.
 _NEVER = "CAST(NULL AS TIMESTAMP)"
+_YEAR_1_MS = 62_135_596_800_000
 
 
 def moved_by(rows: DataFrame, time: str, lateness_ms: int) -> DataFrame:
     """Let the watermark follow the column `time`; a NULL in it moves nothing."""
-    return rows.withWatermark(time, f"{lateness_ms} milliseconds")
+    from pyspark.sql import functions as F
+
+    clock = F.timestamp_micros(F.unix_micros(time) + _YEAR_1_MS * 1000)
+    return rows.withColumn(_CLOCK, clock).withWatermark(_CLOCK, f"{lateness_ms} milliseconds").drop(_CLOCK)
 
 
 def never_late(rows: DataFrame) -> DataFrame:
     """Rows of which Spark leaves none out for being late, whatever their event times.
 
     An operator with event-time time-outs compares the column that is marked as the event time, and there must be one.
-    So a constant is marked. The watermark itself is measured where `moved_by` stands, below in the plan; between the
-    two, no column may keep the mark that it got there.
+    So a constant is marked. The watermark itself is measured where `moved_by` stands, below in the plan.
     """
     from pyspark.sql import functions as F
 
-    return rows.withColumn(_CLOCK, F.expr(_NEVER).alias(_CLOCK, metadata={_KEY: 0}))
+    return rows.withColumn(_MARKED, F.expr(_NEVER).alias(_MARKED, metadata={_KEY: 0}))
+
+
+def from_spark(watermark_ms: int) -> int:
+    """Spark's watermark in microseconds since 1970; `NO_WATERMARK` before any row was seen."""
+    return (watermark_ms - _YEAR_1_MS) * 1000 if watermark_ms else NO_WATERMARK
+
+
+def for_spark(deadline: int) -> int:
+    """When Spark is to wake a group, so that it does once the watermark is at `deadline`: it waits until the watermark
+    is beyond a whole millisecond."""
+    return -(-deadline // 1000) - 1 + _YEAR_1_MS
+
+
+def current(query: StreamingQuery) -> int:
+    """That of the batch that runs now, in microseconds since 1970."""
+    return from_spark(query._jsq.streamingQuery().lastExecution().offsetSeqMetadata().batchWatermarkMs())  # noqa: SLF001
+
+
+def last_planned(checkpoint: Path) -> int:
+    """That of the last batch that was planned."""
+    plans = [file for file in (checkpoint / "offsets").glob("[0-9]*") if file.name.isdecimal()]
+    if not plans:
+        return NO_WATERMARK
+    _, facts, *_ = max(plans, key=lambda file: int(file.name)).read_text(encoding="utf-8").splitlines()
+    return from_spark(json.loads(facts)["batchWatermarkMs"])

@@ -55,7 +55,7 @@ class Counting:
 
 
 def counting(
-    *, lateness_ms: int = 0, late: LateData = "drop", pane_ms: int | None = None, time: str = "at"
+    *, lateness_ms: int = 0, late: LateData = "drop", block_ms: int | None = None, time: str = "at"
 ) -> Operator:
     """Over rows that have columns `shop`, `amount` and an event time."""
     return Operator(
@@ -65,7 +65,7 @@ def counting(
         keys=("shop",),
         inputs=("amount",),
         buckets=4,
-        pane_ms=pane_ms,
+        block_ms=block_ms,
         lateness_ms=lateness_ms,
         late=late,
     )

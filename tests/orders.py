@@ -20,6 +20,21 @@ from ematix_flow.state.home import dead_letters_of
 from tests.services.postgres import postgres
 
 SCHEMA = "id long, amount double"
+PER_MINUTE = """
+[transform.window]
+kind = "tumbling"
+duration_ms = 60000
+group_by = ["shop"]
+event_time_column = "at"
+late_data = "dlq"
+[[transform.window.aggregations]]
+agg = "count"
+as = "orders"
+[[transform.window.aggregations]]
+agg = "sum"
+column = "amount"
+as = "amount"
+"""
 
 
 class Orders:

@@ -67,3 +67,5 @@ class SparkSettings(Discreet):
     """Spark master, such as `local[*]` or a cluster's address; without it, all cores of this machine."""
     conf: dict[str, Property] = Field(default_factory=dict)
     """Any Spark property, such as `"spark.sql.shuffle.partitions" = "8"`."""
+    state_buckets: Positive | None = None
+    """Parts that the state of a window or join is divided into, fixed at the first start; 16, or two for each core."""

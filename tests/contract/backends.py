@@ -65,6 +65,8 @@ class Files(Backend):
         "merge_leaves_an_unchanged_row_as_it_was_loaded": _FILES_ONLY_ADD,
         "last_by_time_then_by_order_wins_within_a_batch": _FILES_ONLY_ADD,
         "a_null_key_is_a_key": _FILES_ONLY_ADD,
+        "merge_deletes_a_withdrawn_row": _FILES_ONLY_ADD,
+        "a_withdrawn_row_is_not_refused_and_frees_what_is_unique": _FILES_ONLY_ADD,
         "scd2_keeps_every_version_of_a_batch": _FILES_ONLY_ADD,
         "scd2_splits_the_interval_that_an_older_event_falls_into": _FILES_ONLY_ADD,
         "scd2_replaces_a_version_of_the_same_time_and_repeats_nothing": _FILES_ONLY_ADD,
@@ -162,6 +164,7 @@ class Delta(Backend):
     slow = frozenset(
         {
             "a_null_key_is_a_key",
+            "a_withdrawn_row_is_not_refused_and_frees_what_is_unique",
             "drift_evolves_the_table",
             "drift_is_an_error_that_names_every_difference",
             "last_by_time_then_by_order_wins_within_a_batch",

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from ematix_flow.sinks.base import EVENT_TIME, HIDDEN, ORDER, ROW, Applied, Batch, Staged
 from ematix_flow.sinks.opening import open_sink
 from ematix_flow.specs import Target
+from ematix_flow.state.kernel import GONE
 from tests.contract.backends import Backend, Row
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,17 +33,21 @@ class Feed:
         self.schema = StructType()
         self._generation, self._number = uuid4().hex, -1
 
-    def write(self, *rows: Sequence[Any], hours: Sequence[int] = (), again: bool = False) -> Applied:
-        """One batch of rows in the order in which they came; `hours` is when each of them happened."""
+    def write(
+        self, *rows: Sequence[Any], hours: Sequence[int] = (), gone: Sequence[bool | None] = (), again: bool = False
+    ) -> Applied:
+        """One batch of rows in the order in which they came; `hours` is when each of them happened, `gone` which of
+        them withdraw a row."""
         self._number += 0 if again else 1
         batch = self._batch()
-        return self.sink.apply(self.stage(*rows, hours=hours), batch, batch.fence("orders"))
+        return self.sink.apply(self.stage(*rows, hours=hours, gone=gone), batch, batch.fence("orders"))
 
-    def stage(self, *rows: Sequence[Any], hours: Sequence[int] = ()) -> Staged:
-        frame = self._frame(rows, hours or [0] * len(rows))
+    def stage(self, *rows: Sequence[Any], hours: Sequence[int] = (), gone: Sequence[bool | None] = ()) -> Staged:
+        frame = self._frame(rows, hours or [0] * len(rows), gone or [None] * len(rows))
         self.schema = self.sink.prepare(frame.drop(*HIDDEN).schema)
         cast = [F.col(field.name).cast(field.dataType).alias(field.name) for field in self.schema.fields]
-        return self.sink.stage(frame.select(*cast, *self._hidden()), self._batch())
+        hidden = [*self._hidden(), *([GONE] if gone else [])]
+        return self.sink.stage(frame.select(*cast, *hidden), self._batch())
 
     def refusals(self, staged: Staged) -> dict[int, str]:
         return self.sink.refusals(staged, self._batch())
@@ -55,10 +60,11 @@ class Feed:
         """The rows as tuples, in an order that does not depend on the target."""
         return sorted((tuple(row[name] for name in names) for row in self.rows()), key=repr)
 
-    def _frame(self, rows: Sequence[Sequence[Any]], hours: Sequence[int]) -> DataFrame:
-        hidden = f"{ROW} long, {EVENT_TIME} timestamp, {ORDER} long"
+    def _frame(self, rows: Sequence[Sequence[Any]], hours: Sequence[int], gone: Sequence[bool | None]) -> DataFrame:
+        hidden = f"{ROW} long, {EVENT_TIME} timestamp, {ORDER} long, {GONE} boolean"
         numbered = [
-            (*row, number, at(hour), number) for number, (row, hour) in enumerate(zip(rows, hours, strict=True))
+            (*row, number, at(hour), number, withdrawn)
+            for number, (row, hour, withdrawn) in enumerate(zip(rows, hours, gone, strict=True))
         ]
         return self.backend.spark.createDataFrame(numbered, f"{self.columns}, {hidden}").coalesce(1)
 

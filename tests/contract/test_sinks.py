@@ -27,6 +27,13 @@ class Declared:
     __unique_constraints__ = (("name",),)
 
 
+@ematix.table(schema="main", name=TABLE)
+class Parts:
+    id: BigInt | None
+    part: Text | None
+    name: Text
+
+
 @ematix.table(schema="main", name="payments")
 class Payments:
     id: Annotated[BigInt, pk()]
@@ -91,6 +98,40 @@ def test_a_null_key_is_a_key(backend: Backend) -> None:
     feed.write((None, "x", "a"), (None, "x", "b"), (1, None, "c"))
     feed.write((None, "x", "d"), (1, None, "e"), (None, None, "f"))
     assert feed.values("id", "part", "name") == [(1, None, "e"), (None, "x", "d"), (None, None, "f")]
+
+
+def test_merge_deletes_a_withdrawn_row(backend: Backend) -> None:
+    feed = Feed(backend, "id long, part string, name string", mode="merge", keys=["id", "part"], table=Parts)
+    feed.write(*((id, part, "old") for id in (None, 1, 2) for part in (None, "x", "y")))
+    batch = [
+        (1, "x", None, True, 0),
+        (None, "x", None, True, 0),
+        (2, None, None, True, 0),
+        (None, None, None, True, 0),
+        (7, "x", None, True, 0),  # was never there
+        (1, None, None, True, 0), (1, None, "back", False, 0),
+        (3, "x", "new", None, 0), (3, "x", None, True, 0),
+        (2, "x", None, True, 5), (2, "x", "earlier", False, 4),
+        (2, "y", "changed", None, 0),
+        (4, "x", "added", None, 0),
+    ]  # fmt: skip
+    rows, gone, hours = [row[:3] for row in batch], [row[3] for row in batch], [row[4] for row in batch]
+    left = [
+        (1, "y", "old"), (1, None, "back"), (2, "y", "changed"), (4, "x", "added"), (None, "y", "old"),
+    ]  # fmt: skip
+    assert feed.write(*rows, hours=hours, gone=gone).done
+    assert feed.values("id", "part", "name") == left
+    assert not feed.write((4, "x", None), gone=[True], again=True).done
+    assert feed.values("id", "part", "name") == left
+
+
+def test_a_withdrawn_row_is_not_refused_and_frees_what_is_unique(backend: Backend) -> None:
+    feed = Feed(backend, "id long, name string, amount double", mode="merge", table=Declared)
+    feed.write((1, "a", 1.0), (2, "b", 2.0))
+    batch: list[Any] = [(3, "a", 3.0), (1, None, None), (9, None, None)]
+    assert feed.refusals(feed.stage(*batch, gone=[False, True, True])) == {}
+    feed.write(*batch, gone=[False, True, True])
+    assert feed.values("id", "name") == [(2, "b"), (3, "a")]
 
 
 def test_scd2_keeps_every_version_of_a_batch(backend: Backend) -> None:

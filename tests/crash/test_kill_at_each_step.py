@@ -18,9 +18,8 @@ import pytest
 from ematix_flow.specs import StateStore
 from ematix_flow.state.memory import Memory
 from ematix_flow.streams.steps import CRASH_AT, STEPS
-from tests.crash import victim
 from tests.crash.model import BATCHES, in_files, in_table
-from tests.orders import Orders
+from tests.orders import PER_MINUTE, Orders
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -92,7 +91,9 @@ def declared(orders: Orders, case: Case, store: StateStore) -> str:
         on_error="dlq",
         targets=tuple(files if target == FILES else target for target in case.targets),
         table=f'mode = "{case.mode}"' + (f"\nkeys = {keys}" if case.mode in {"merge", "scd2"} else ""),
-        more=f'[state_store]\nkind = "{store.kind}"\n' + "".join(f'{k} = "{v}"\n' for k, v in place.items() if v),
+        more=(PER_MINUTE if case.operator == "stateful" else "")
+        + f'[state_store]\nkind = "{store.kind}"\n'
+        + "".join(f'{k} = "{v}"\n' for k, v in place.items() if v),
     )
 
 
@@ -134,7 +135,7 @@ def _plain(value: Any) -> str:
 def killed(declaration: str, case: Case, folder: Path) -> None:
     """Run the pipeline in a process of its own that dies in its second batch."""
     died = subprocess.run(
-        [sys.executable, "-m", "tests.crash.victim", case.operator],
+        [sys.executable, "-m", "tests.crash.victim"],
         input=declaration.encode(),
         cwd=folder,
         env=os.environ | {CRASH_AT: f"{case.point}@1", "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -163,7 +164,7 @@ def test_nothing_is_lost_and_nothing_is_doubled(orders: Orders, case: Case, requ
     killed(declaration, case, orders.folder)
     if case.disk == "disk gone":
         shutil.rmtree(os.environ["EMATIX_FLOW_HOME"])
-    victim.run(declaration, case.operator)
+    orders.run_text(declaration)
 
     assert contents(orders, case) == expected(case)
     with closing(Memory("orders", store)) as memory, closing(memory.dead_letters()) as letters:

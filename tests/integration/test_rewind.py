@@ -12,8 +12,7 @@ from ematix_flow.state.batches import Batches
 from ematix_flow.state.memory import Memory
 from ematix_flow.streams.run import run_spec
 from ematix_flow.toml import load_toml
-from tests.counting import counting
-from tests.orders import Orders
+from tests.orders import PER_MINUTE, Orders
 
 DECLARED = """
 [state_store]
@@ -35,10 +34,10 @@ def test_batches_are_repeated_with_the_state_of_then_though_the_disk_is_gone(
         schema="at timestamp, shop string, amount double",
         targets=("sqlite", "json_lines"),
         table='mode = "merge"\nkeys = ["window_start", "shop"]',
-        more=DECLARED.format(url=postgres_url),
+        more=DECLARED.format(url=postgres_url) + PER_MINUTE,
     )
     (spec,) = load_toml(text=declaration)
-    run_spec(spec, bounded=True, operator=counting())
+    run_spec(spec, bounded=True, flush=False)
     windows, shown = sorted(orders.in_sqlite()), {file.name: file.read_bytes() for file in orders.files()}
     assert len(windows) == len(orders.in_files()) == 3, "the fourth is still open"
 
@@ -47,7 +46,7 @@ def test_batches_are_repeated_with_the_state_of_then_though_the_disk_is_gone(
     monkeypatch.chdir(orders.folder)
     assert main(["rewind", "orders", "--to-batch", "2", "--yes"]) == 0
     assert "batches 3 to 4, planned from " in capsys.readouterr().out
-    again = run_spec(spec, bounded=True, operator=counting())
+    again = run_spec(spec, bounded=True, flush=False)
 
     assert (again.batches, again.rows_consumed) == (2, 2)
     assert sorted(orders.in_sqlite()) == windows

@@ -9,7 +9,6 @@ import time
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,8 +23,7 @@ from ematix_flow.state.vault import StateStoreRefused, StateStoreUnavailable
 from ematix_flow.streams.run import run_spec
 from ematix_flow.streams.steps import PAUSE_AT
 from ematix_flow.toml import load_toml
-from tests.counting import counting
-from tests.orders import Orders
+from tests.orders import PER_MINUTE, Orders
 from tests.services.postgres import Postgres, own_postgres
 
 HOME = "EMATIX_FLOW_HOME"
@@ -60,7 +58,7 @@ def test_a_process_that_was_paused_stops_before_it_applies(orders: Orders, postg
     """It stands still at the beginning of apply, with its batch saved; meanwhile another one takes over."""
     orders.numbered(range(10), range(10, 20), range(20, 30))
     declaration = orders.toml(source=ONE_FILE, targets=("json_lines",), more=kept_in(postgres_url))
-    command = [sys.executable, "-m", "tests.crash.victim", "stateless"]
+    command = [sys.executable, "-m", "tests.crash.victim"]
     here = {"PYTHONPATH": str(Path(__file__).parents[2]), HOME: str(orders.folder / "elsewhere"), PAUSE_AT: "apply@1"}
     with (orders.folder / "log").open("wb") as log:
         paused = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, cwd=orders.folder, env=os.environ | here)
@@ -112,15 +110,14 @@ def test_a_changed_definition_is_refused_with_the_difference(orders: Orders, pos
     orders.arrive("0.jsonl", [{"shop": "a", "amount": 1.5, "at": "2026-01-01T00:00:10Z"}])
     declaration = {"schema": "shop string, amount double, at timestamp", "more": kept_in(postgres_url)}
 
-    def run(sql: str | None = None, **changes: Any) -> None:
-        (spec,) = load_toml(None, orders.toml(sql=sql, **declaration))
-        run_spec(spec, bounded=True, operator=counting(**changes))
+    def run(sql: str | None = None, window: str = PER_MINUTE) -> None:
+        orders.run_text(orders.toml(sql=sql, **declaration) + window)
 
     run()
     # What comes before the operator may change, what its state means may not.
     run(sql="SELECT upper(shop) AS shop, amount, at FROM source")
     with pytest.raises(DefinitionChanged) as caught:
-        run(time="_event_ts")
+        run(window=PER_MINUTE.replace('"at"', '"_event_ts"'))
     assert caught.value.differences == ('event time: was "at", is "_event_ts"',)
     assert "flow rewind orders --from-start" in str(caught.value)
 
