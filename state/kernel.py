@@ -94,7 +94,7 @@ class Operator:
     """Groups that the keys are spread over. Each holds one state, which is written whole whenever it changes; a call
     of the kernel costs about a millisecond, however large the state is, so they are few."""
     block_ms: int | None = None
-    """Also group by time, in blocks of this length, so that what waits for late rows is not written with what is new."""
+    """Also group by time, in blocks of this length: what waits for late rows is then not written with what is new."""
     prepared: Callable[[pa.Table, str], pa.Table] | None = None
     """Makes fewer rows of many before they are brought together, by the keys and one column more. The kernel gets what
     it makes; each of its rows has a `TIME` in the block of the rows that it stands for."""

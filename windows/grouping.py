@@ -1,4 +1,4 @@
-"""Groups the rows of a table once for all aggregates: hash aggregates in one call of Arrow's, folds over group numbers."""
+"""Groups the rows of a table once for all aggregates: Arrow's own in one call of it, folds over group numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Hashed:
 
 @dataclass(frozen=True)
 class Folded:
-    """Any other: `fold(ids, groups, *columns)` gives columns with a value per group; `ids` has the group of each row."""
+    """Any other: `fold(ids, groups, *columns)` gives columns with a value per group; `ids` is the group of each row."""
 
     columns: Columns
     fold: Callable[..., Columns]

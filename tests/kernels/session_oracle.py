@@ -1,10 +1,9 @@
 """Session windows as API.md words them: one row at a time, all rows of a session kept, nothing clever."""
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 MS = 1000
-Row = tuple[Hashable, int | None, int]
+Row = tuple[tuple[object, ...], int | None, int]
 """Key, value, time in microseconds."""
 Emitted = tuple[object, ...]
 """Withdrawn or not, start, end, key, count, sum, first, last, list of values, revision."""
@@ -35,7 +34,7 @@ class Oracle:
     reopens: bool
     allowed: int
     """0 unless it reopens."""
-    held: dict[Hashable, list[Session]] = field(default_factory=dict)
+    held: dict[tuple[object, ...], list[Session]] = field(default_factory=dict)
     emitted: list[tuple[list[Emitted], Emitted]] = field(default_factory=list)
     """By the last step: each row after those that it takes the place of."""
     late: list[Row] = field(default_factory=list)

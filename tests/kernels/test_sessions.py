@@ -3,6 +3,9 @@
 import pickle
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -104,7 +107,7 @@ class Run:
 
     def step(self, rows: list[Row]) -> None:
         given_state = None if self.state is None else from_bytes(to_bytes(self.state, self.kernel), self.kernel)
-        table = table_of(rows, len(self.kernel.keys))
+        table = table_of(rows)
         done = self.kernel.step(given_state, table, self.watermark)
         self.oracle.step(rows, self.watermark)
 
@@ -162,8 +165,9 @@ class Run:
         assert (slot.start, self.held, slot.deadline) == (None, held, self.oracle.last_emission())
 
 
-def table_of(rows: list[Row], keys: int) -> pa.Table:
-    columns = [[(*key, None, None)[place] for key, _, _ in rows] for place in range(2)]
+def table_of(rows: list[Row]) -> pa.Table:
+    keys: list[tuple[Any, ...]] = [(*key, None, None) for key, _, _ in rows]
+    columns = [[key[place] for key in keys] for place in range(len(KEYS))]
     values, times = [value for _, value, _ in rows], [time for _, _, time in rows]
     return pa.table([*columns, values, pa.array(times, pa.int64()).cast(MOMENT), range(len(rows))], schema=SCHEMA)
 
@@ -187,3 +191,76 @@ def test_it_agrees_with_the_oracle(history: History) -> None:
 @given(histories())
 def test_it_agrees_with_the_oracle_over_and_over(history: History) -> None:
     agrees(history)
+
+
+@pytest.mark.parametrize(("late", "allowed", "cap"), [("drop", 0, None), ("dlq", 0, 9), ("reopen", 15, 9)])
+def test_it_agrees_over_many_keys_at_once(late: LateData, allowed: int, cap: int | None) -> None:
+    """What small histories cannot show: keys side by side that merge, are late, are cut and stay as they were."""
+    chance = Random(7)
+    kernel = Sessions(KEYS, AGGREGATES, 2 * MS, cap and cap * MS, late, allowed * MS)
+    batches = []
+    for now in range(0, 50, 10):
+        keys = [(chance.choice(["a", "b", None]), chance.randrange(50)) for _ in range(400)]
+        batches.append([(key, chance.randrange(9), chance.randrange(now - 20, now + 10) * MS) for key in keys])
+    agrees(History(kernel, 3 * MS, batches, [True] * len(batches)))
+
+
+def test_a_session_that_grows_to_the_front_takes_back_what_was_shown() -> None:
+    kernel = Sessions(KEYS[:1], AGGREGATES, 10 * MS, None, "reopen", 100 * MS)
+    first = kernel.step(None, table_of([(("a",), 1, 50 * MS), (("a",), 2, 80 * MS)]), NO_WATERMARK)
+    assert not first.emitted.num_rows
+    ended = kernel.step(first.state, table_of([]), 91 * MS)
+    assert shown(ended.emitted) == [(50, 60, 1, 0, False), (80, 90, 2, 0, False)]
+
+    bridged = kernel.step(ended.state, table_of([(("a",), 4, 60 * MS), (("a",), 8, 70 * MS)]), 91 * MS)
+    assert shown(bridged.emitted) == [(80, 90, None, None, True), (50, 90, 15, 1, False)]
+    before = kernel.step(bridged.state, table_of([(("a",), 16, 45 * MS)]), 91 * MS)
+    assert shown(before.emitted) == [(50, 90, None, None, True), (45, 90, 31, 2, False)]
+
+    taken_back, ids = before.emitted["session_id"][0], bridged.emitted["session_id"]
+    assert taken_back == ids[1] == ended.emitted["session_id"][0]
+    assert ids[0] == ended.emitted["session_id"][1]
+    assert before.late_rows == {"reopen": 1}
+    assert before.deadline == 191 * MS, "forgotten when no row can change it any more"
+    assert kernel.step(before.state, table_of([]), 191 * MS).state is None
+
+
+def test_a_session_that_would_be_too_long_is_emitted_at_once() -> None:
+    kernel = Sessions((), AGGREGATES, 10 * MS, 20 * MS, "drop", 0)
+    rows: list[Row] = [((), 1, 0), ((), 2, 10 * MS), ((), 4, 20 * MS), ((), 8, 21 * MS)]
+    done = kernel.step(None, table_of(rows), NO_WATERMARK)
+
+    assert shown(done.emitted) == [(0, 30, 7, None, False)]
+    assert done.deadline == 32 * MS
+
+
+def test_ids_tell_keys_apart_and_never_change() -> None:
+    fields = [pa.string(), pa.binary(), pa.int64(), pa.float64(), pa.decimal128(9, 2), pa.bool_(), pa.date32(), MOMENT]
+    keys = tuple(pa.field(f"k{place}", type) for place, type in enumerate(fields))
+    noon = datetime(2024, 2, 29, 12, tzinfo=UTC)
+    full = ("é", b"\xff", -5, float("nan"), Decimal("1.50"), True, noon.date(), noon)
+    same_text = ("1", b"1", 1, 1.0, Decimal("1.00"), True, date(1970, 1, 2), datetime(1970, 1, 1, tzinfo=UTC))
+    moved = ("11", b"", *same_text[2:])
+    empty = ("", b"", *same_text[2:])
+    kernel = Sessions(
+        keys, aggregates_for([Aggregation(agg="count", as_="n")], pa.schema(keys), (), TIME), MS, None, "drop", 0
+    )
+    given_keys = [full, same_text, moved, empty, (None,) * 8, (None, b"", *same_text[2:])]
+    columns = [pa.array(values, key.type) for key, values in zip(keys, zip(*given_keys, strict=True), strict=True)]
+    times = pa.array([0] * len(given_keys), pa.int64()).cast(MOMENT)
+    rows = pa.table([*columns, times], names=[*(key.name for key in keys), TIME])
+
+    emitted = kernel.step(kernel.step(None, rows, NO_WATERMARK).state, rows.slice(0, 0), 2 * MS).emitted
+    assert emitted["n"].to_pylist() == [1] * len(given_keys)
+    ids = dict(zip(emitted["k0"].to_pylist(), emitted["session_id"].to_pylist(), strict=True))
+    assert len(set(emitted["session_id"].to_pylist())) == len(given_keys)
+    assert (ids["é"], ids["1"]) == ("", "")
+
+
+def shown(emitted: pa.Table) -> list[tuple[Any, ...]]:
+    """Start and end in milliseconds, sum, revision, withdrawn or not."""
+    rows = emitted.cast(plain_schema(emitted.schema)).to_pylist()
+    return [
+        (row["window_start"] // MS, row["window_end"] // MS, row["sum"], row.get("_revision"), row.get(GONE, False))
+        for row in rows
+    ]

@@ -54,9 +54,10 @@ class Aggregates:
         """The columns of a partial result, besides the keys and `ROWS`."""
         import pyarrow as pa
 
-        kept = enumerate(self.pieces[1:])
         return tuple(
-            pa.field(f"_flow_{number}_{place}", type) for number, piece in kept for place, type in enumerate(piece.types)
+            pa.field(f"_flow_{number}_{place}", type)
+            for number, piece in enumerate(self.pieces[1:])
+            for place, type in enumerate(piece.types)
         )
 
     def start(self, rows: pa.Table, by: Sequence[str]) -> pa.Table:

@@ -109,7 +109,7 @@ class Accumulated:
     def _named(self, method: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever a user's class raises is told under its name
+        except Exception as error:
             raise WindowFailed(
                 f"udaf {self.udaf.name} failed in {method}: {type(error).__name__}: {error}",
                 next_step=f"correct the class {self.udaf.function.__name__}, then start again: nothing of the batch "

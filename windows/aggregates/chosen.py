@@ -10,7 +10,6 @@ from ematix_flow.windows.aggregates.ordering import ordinals
 from ematix_flow.windows.grouping import Columns, Folded, Request
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
     from ematix_flow.windows.aggregates.ordering import Integers

@@ -65,7 +65,8 @@ class _Reader:
         columns: tuple[tuple[str, pa.DataType] | None, ...] = ()
         if wanted.column is not None:
             by_another = wanted.agg in _BY_ANOTHER and wanted.mode is not None
-            columns = (self._column(wanted, f"{at}.column", wanted.column, kinds.ANYTHING if by_another else kind.takes),)
+            takes = kinds.ANYTHING if by_another else kind.takes
+            columns = (self._column(wanted, f"{at}.column", wanted.column, takes),)
             if by_another and wanted.mode:
                 columns = (*columns, self._column(wanted, f"{at}.mode", wanted.mode, kind.takes))
         if None in columns or not self._mode_fits(wanted, at):
@@ -126,7 +127,8 @@ class _Reader:
         known = {field.name: str(field.type) for field in self.schema}
         given = [f"{name} {known.get(name, '')}".strip() for name in names if name]
         if wanted.mode:
-            given.append(f"mode {wanted.mode} {known.get(wanted.mode, '') if wanted.agg in _BY_ANOTHER else ''}".strip())
+            decider = known.get(wanted.mode, "") if wanted.agg in _BY_ANOTHER else ""
+            given.append(f"mode {wanted.mode} {decider}".strip())
         if wanted.max_distinct_values_per_group:
             given.append(f"at most {wanted.max_distinct_values_per_group}")
         if udaf:

@@ -10,7 +10,7 @@ _MARK = "window-failed: "
 
 
 class WindowFailed(FlowError):
-    """An aggregate without an answer: a total that does not fit, a limit that was passed, a user's class that raised."""
+    """An aggregate without an answer: a total that does not fit, a limit passed, a user's class that raised."""
 
     code = "window-failed"
 

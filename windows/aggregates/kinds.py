@@ -50,7 +50,7 @@ def fits(type: pa.DataType, takes: str) -> bool:
 
     number = pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal128(type)
     if takes in (NUMBERS, BOOLEANS):
-        return number if takes == NUMBERS else pa.types.is_boolean(type)
+        return bool(number if takes == NUMBERS else pa.types.is_boolean(type))
     ordered = (
         pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string, pa.types.is_binary,
         pa.types.is_large_binary, pa.types.is_date, pa.types.is_timestamp, pa.types.is_time,
@@ -85,13 +85,13 @@ def _count_col(given: Given) -> Made:
 
 def _sum(given: Given) -> Made:
     kind = totals.sum_type(given.type)
-    finish = partial(totals.total, kind, given.wanted.column, given.wanted.as_)
+    finish = partial(totals.total, kind, given.wanted.column or "", given.wanted.as_)
     return kind, (totals.Total(given.column, given.type),), finish
 
 
 def _avg(given: Given) -> Made:
     kind = totals.average_type(given.type)
-    finish = partial(totals.average, given.type, kind, given.wanted.column, given.wanted.as_)
+    finish = partial(totals.average, given.type, kind, given.wanted.column or "", given.wanted.as_)
     return kind, (totals.Total(given.column, given.type), Count(given.column)), finish
 
 
@@ -135,8 +135,9 @@ def _count_distinct(given: Given) -> Made:
 def _percentile(given: Given) -> Made:
     import pyarrow as pa
 
-    finish = partial(sketches.percentile, sketches.rank_of(given.wanted.mode))
-    return pa.float64(), (sketches.QuantileSketch(given.column),), finish
+    rank = sketches.rank_of(given.wanted.mode)
+    assert rank is not None, "looked at when it was declared"
+    return pa.float64(), (sketches.QuantileSketch(given.column),), partial(sketches.percentile, rank)
 
 
 def _collect(once: bool, given: Given) -> Made:

@@ -18,14 +18,17 @@ def ordinals(values: pa.Array) -> Integers:
     import pyarrow.compute as pc
 
     kind = values.type
+    order: Integers
     if pa.types.is_floating(kind):
         bits = canonical(values).cast(pa.float64()).fill_null(0.0).to_numpy().view(np.int64)
-        return np.where(bits < 0, bits ^ np.iinfo(np.int64).max, bits)
-    if pa.types.is_boolean(kind):
-        return values.cast(pa.int8()).fill_null(0).to_numpy().astype(np.int64)
-    if is_whole(kind):
-        return whole(values).fill_null(0).to_numpy()
-    return pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+        order = np.where(bits < 0, bits ^ np.iinfo(np.int64).max, bits)
+    elif pa.types.is_boolean(kind):
+        order = values.cast(pa.int8()).fill_null(0).to_numpy().astype(np.int64)
+    elif is_whole(kind):
+        order = whole(values).fill_null(0).to_numpy()
+    else:
+        order = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    return order
 
 
 def canonical(values: Any) -> Any:
@@ -35,14 +38,15 @@ def canonical(values: Any) -> Any:
 
     if not pa.types.is_floating(values.type):
         return values
-    return pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), pc.add(values, pa.scalar(0.0, values.type)))
+    positive = pc.add(values, pa.scalar(0.0, values.type))
+    return pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), positive)
 
 
 def is_whole(kind: pa.DataType) -> bool:
     """Whether values are integers inside, such as times."""
     import pyarrow as pa
 
-    return pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind))
 
 
 def whole(values: Any) -> Any:

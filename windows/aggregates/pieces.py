@@ -112,9 +112,7 @@ class Extreme:
         if self.function == "min" or not pa.types.is_floating(self.type) or not pc.any(pc.is_nan(values)).as_py():
             return Hashed([(values, self.function)])
         nan = pa.scalar(float("nan"), self.type)  # Arrow passes over it
-        return Hashed(
-            [(values, "max"), (pc.is_nan(values), "any")], lambda most, some: [pc.if_else(some, nan, most)]
-        )
+        return Hashed([(values, "max"), (pc.is_nan(values), "any")], lambda most, some: [pc.if_else(some, nan, most)])
 
 
 def _int64() -> tuple[pa.DataType, ...]:

@@ -12,7 +12,6 @@ from ematix_flow.windows.aggregates.ordering import is_whole, whole
 from ematix_flow.windows.grouping import Columns, Folded, Request
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
     from ematix_flow.windows.aggregates.ordering import Integers
@@ -70,9 +69,7 @@ def distinct_count(blobs: pa.Array) -> pa.Array:
     import pyarrow as pa
 
     read = datasketches.hll_sketch.deserialize
-    return pa.array(
-        [0 if blob is None else round(read(blob).get_estimate()) for blob in blobs.to_pylist()], pa.int64()
-    )
+    return pa.array([0 if blob is None else round(read(blob).get_estimate()) for blob in blobs.to_pylist()], pa.int64())
 
 
 def percentile(rank: float, blobs: pa.Array) -> pa.Array:

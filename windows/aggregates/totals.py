@@ -1,4 +1,4 @@
-"""Sums and averages. Integers and decimals are summed exactly, as limbs of 32 bits in columns of 64, so that a total may
+"""Sums and averages. Integers and decimals are summed exactly, as limbs of 32 bits in columns of 64: a total may thus
 leave its range and come back, in any order of merging."""
 
 from __future__ import annotations
@@ -98,8 +98,12 @@ def average(given: pa.DataType, type: pa.DataType, column: str, alias: str, *par
             whole = pc.add(whole, pc.multiply(limb.cast(pa.float64(), safe=False), float(1 << _LIMB)))
         return pc.divide(whole, counts.cast(pa.float64()))
     step = Decimal(1).scaleb(-type.scale)
+
+    def mean(whole: int, count: int) -> Decimal:
+        return _EXACT.divide(Decimal(whole).scaleb(-given.scale), count).quantize(step, context=_EXACT)
+
     means = [
-        None if whole is None else _EXACT.divide(Decimal(whole).scaleb(-given.scale), count).quantize(step, context=_EXACT)
+        None if whole is None else mean(whole, count)
         for whole, count in zip(_wholes(limbs), counts.to_pylist(), strict=True)
     ]
     try:
@@ -176,7 +180,8 @@ def _decimals(limbs: Sequence[pa.Array], type: pa.DataType, what: str, alias: st
         ends = pc.min_max(sums)
         most = pa.scalar(Decimal(10**type.precision - 1).scaleb(-type.scale, _EXACT), type)
         least = pa.scalar(Decimal(1 - 10**type.precision).scaleb(-type.scale, _EXACT), type)
-        if pc.less_equal(ends["max"], most).as_py() is not False and pc.greater_equal(ends["min"], least).as_py() is not False:
+        within = (pc.less_equal(ends["max"], most), pc.greater_equal(ends["min"], least))
+        if not any(fits.as_py() is False for fits in within):
             return sums
     raise _too_large(what, alias, f"{type.precision} digits")
 
@@ -184,9 +189,7 @@ def _decimals(limbs: Sequence[pa.Array], type: pa.DataType, what: str, alias: st
 def _wholes(limbs: Sequence[pa.Array]) -> list[int | None]:
     """The totals as they are without a decimal point."""
     rows = zip(*(limb.to_pylist() for limb in limbs), strict=True)
-    return [
-        None if row[0] is None else sum(limb << (_LIMB * place) for place, limb in enumerate(row)) for row in rows
-    ]
+    return [None if row[0] is None else sum(limb << (_LIMB * place) for place, limb in enumerate(row)) for row in rows]
 
 
 def _too_large(what: str, alias: str, room: str) -> WindowFailed:
