@@ -9,6 +9,8 @@ from ematix_flow.state.kernel import NO_WATERMARK
 from ematix_flow.streams.steps import STEPS
 
 if TYPE_CHECKING:
+    from prometheus_client import Counter, Gauge
+
     from ematix_flow.streams.open_windows import Told
     from ematix_flow.streams.runner import BatchReport
 
@@ -21,15 +23,12 @@ class Metrics:
     """Counts from the start of this process, as Prometheus expects; only restarts and errors are carried over."""
 
     def __init__(self, spec: PipelineSpec, *, restarts: int = 0) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        from prometheus_client import CollectorRegistry, Histogram
 
         self.registry = CollectorRegistry()
         self._labels = {"pipeline": spec.name}
         self._sources = spec.source_names
-
-        def counter(name: str, words: str, *labels: str) -> Counter:
-            return Counter(f"{_PREFIX}_{name}", words, ["pipeline", *labels], registry=self.registry)
-
+        counter, gauge = self._counter, self._gauge
         self._consumed = counter("rows_consumed", "Rows taken from the sources, bad ones included.")
         self._written = counter("rows_written", "Rows that became visible in a target.", "target")
         self._batches = counter("batches", "Batches committed.")
@@ -44,11 +43,8 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._last_commit = Gauge(
-            f"{_PREFIX}_last_commit_timestamp",
-            "When the latest batch was committed, in seconds since 1970; 0 before the first.",
-            ["pipeline"],
-            registry=self.registry,
+        self._last_commit = gauge(
+            "last_commit_timestamp", "When the latest batch was committed, in seconds since 1970; 0 before the first."
         )
         if spec.transform.window is not None:
             self._declare_windows(spec)
@@ -78,14 +74,7 @@ class Metrics:
             self._seconds.labels(**self._labels, step=step).observe(seconds)
 
     def _declare_windows(self, spec: PipelineSpec) -> None:
-        from prometheus_client import Counter, Gauge
-
-        def gauge(name: str, words: str, *labels: str) -> Gauge:
-            return Gauge(f"{_PREFIX}_{name}", words, ["pipeline", *labels], registry=self.registry)
-
-        def counter(name: str, words: str, *labels: str) -> Counter:
-            return Counter(f"{_PREFIX}_{name}", words, ["pipeline", *labels], registry=self.registry)
-
+        counter, gauge = self._counter, self._gauge
         self._emitted = counter("windows_emitted", "Results of windows emitted, one per window and group.")
         self._late = counter("late_rows_dropped", "Rows that came after their window, by what was done.", "policy")
         self._active = gauge("windows_active", "Windows, or sessions, that are held.")
@@ -107,6 +96,16 @@ class Metrics:
         if watermark is not None and watermark != NO_WATERMARK:
             for source in self._sources:
                 self._watermark.labels(**self._labels, source=source).set(watermark / 1_000_000)
+
+    def _counter(self, name: str, words: str, *labels: str) -> Counter:
+        from prometheus_client import Counter
+
+        return Counter(f"{_PREFIX}_{name}", words, ["pipeline", *labels], registry=self.registry)
+
+    def _gauge(self, name: str, words: str, *labels: str) -> Gauge:
+        from prometheus_client import Gauge
+
+        return Gauge(f"{_PREFIX}_{name}", words, ["pipeline", *labels], registry=self.registry)
 
     def failed(self) -> None:
         self._errors.labels(**self._labels).inc()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Steps that took less say nothing about where the time went.
 _WORTH_TELLING_SECONDS = 0.01
-_SET_ASIDE = {"drop": "dropped", "dlq": "set aside", "fail": "bad"}
 _REDRAW_SECONDS = 0.5
 # Long enough to even out the batches, short enough to show that nothing comes any more.
 _RATE_OVER_SECONDS = 10.0
@@ -28,13 +27,14 @@ class Progress:
     """With JSON logs it is silent: there each batch is an event of the log."""
 
     def __init__(self, spec: PipelineSpec, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._name, self._on_error = spec.name, spec.transform.on_error
+        self._name = spec.name
         self._stderr = settings.stderr
         self._silent = settings.log_format == "json"
         self._live = self._stderr.is_terminal and not settings.verbose and not self._silent
         self._clock = clock
         self._began = clock()
-        self._batches = self._rows = self._bad = 0
+        self._batches = self._rows = 0
+        self._not_written: Counter[str] = Counter()
         self._recent: deque[tuple[float, int]] = deque()
         self._note = self._latest = ""
         # The batches come from Spark's thread, the clock from ours.
@@ -77,12 +77,12 @@ class Progress:
         if self._silent:
             return
         if not self._live:
-            self._stderr.line(batch_line(report, self._on_error))
+            self._stderr.line(batch_line(report))
             return
         with self._lock:
             self._batches += 1
             self._rows += report.consumed
-            self._bad += sum(report.bad.values())
+            self._not_written.update(_not_written(report))
             self._recent.append((self._clock(), report.consumed))
             self._note, self._latest = "", _time(report)
         self._draw()
@@ -103,17 +103,25 @@ class Progress:
         seconds = max(min(_RATE_OVER_SECONDS, now - self._began), 0.001)
         speed = sum(rows for _, rows in self._recent) / seconds
         parts = [counted(self._batches, "batch"), counted(self._rows, "row"), f"{speed:,.0f} rows/s"]
-        if self._bad:
-            parts.append(f"{self._bad:,} {_SET_ASIDE[self._on_error]}")
-        return f"{', '.join(parts)}; last {self._latest}"
+        return f"{', '.join([*parts, *_told(self._not_written)])}; last {self._latest}"
 
 
-def batch_line(report: BatchReport, on_error: str) -> str:
+def batch_line(report: BatchReport) -> str:
     """`orders batch 3: 1,000 rows, 998 written, 2 set aside, 0.41 s (stage 0.30, apply 0.05)`."""
     parts = [counted(report.consumed, "row"), f"{sum(report.written.values()):,} written"]
-    if bad := sum(report.bad.values()):
-        parts.append(f"{bad:,} {_SET_ASIDE[on_error]}")
-    return f"{report.pipeline} batch {report.number}: {', '.join([*parts, _time(report)])}"
+    return (
+        f"{report.pipeline} batch {report.number}: {', '.join([*parts, *_told(_not_written(report)), _time(report)])}"
+    )
+
+
+def _not_written(report: BatchReport) -> dict[str, int]:
+    """A late row that is kept counts as late and as set aside."""
+    late = sum(report.windows.late.values()) if report.windows else 0
+    return {"late": late, "set aside": sum(report.dead.values()), "dropped": sum(report.dropped.values())}
+
+
+def _told(rows: Mapping[str, int]) -> list[str]:
+    return [f"{count:,} {fate}" for fate, count in rows.items() if count]
 
 
 def _time(report: BatchReport) -> str:

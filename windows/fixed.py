@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ematix_flow.specs.window import LateData
 from ematix_flow.state.kernel import NO_WATERMARK, ROWS, TIME, Slot, Step
 from ematix_flow.windows.aggregates import Aggregates
+from ematix_flow.windows.grouping import Hashed, grouped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -169,9 +170,8 @@ class FixedWindows:
             spread.select(self._by).append_column(_CHANGED, pa.repeat(False, len(spread))),
             touched.select(self._by).append_column(_CHANGED, pa.repeat(True, len(touched))),
         ])  # fmt: skip
-        # Groups come in the order in which they first appear, here and below.
-        marked = marks.group_by(self._by, use_threads=False).aggregate([(_CHANGED, "any")])
-        return self._combined(spread).filter(marked[f"{_CHANGED}_any"])
+        ((is_changed,),) = grouped(marks, self._by, [Hashed([(marks[_CHANGED], "any")])]).answers
+        return self._combined(spread).filter(is_changed)
 
     def _numbered(self, windows: pa.Table, records: pa.Table) -> tuple[pa.Table, pa.Table]:
         """With the revision of each, and what to remember of them and of earlier ones."""
@@ -181,12 +181,13 @@ class FixedWindows:
         if self.late != "reopen":
             return windows, records
         new = windows.select(self._by).append_column(REVISION, pa.nulls(len(windows), pa.int64()))
-        known = _together([new, records]).group_by(self._by, use_threads=False).aggregate([(REVISION, "max")])
-        before = known[f"{REVISION}_max"].combine_chunks()
+        both = _together([new, records])
+        # The windows come first, in their order.
+        known = grouped(both, self._by, [Hashed([(both[REVISION], "max")])])
+        ((before,),) = known.answers
         here = pc.add(pc.fill_null(before.slice(0, len(windows)), -1), 1)
-        revisions = pa.chunked_array([here, before.slice(len(windows))])
-        records = known.select(self._by).append_column(REVISION, revisions)
-        return windows.append_column(REVISION, here), records
+        revisions = pa.concat_arrays([here, before.slice(len(windows))])
+        return windows.append_column(REVISION, here), pa.table([*known.keys, revisions], schema=both.schema)
 
     def _finished(self, windows: pa.Table) -> pa.Table:
         import pyarrow as pa

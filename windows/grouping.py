@@ -25,7 +25,7 @@ class Hashed:
 
 @dataclass(frozen=True)
 class Folded:
-    """Any other: `fold(ids, groups, *columns)` gives columns with a value per group; `ids` is the group of each row."""
+    """Any other: `fold(ids, groups, *arrays)` gives columns with a value per group; `ids` is the group of each row."""
 
     columns: Columns
     fold: Callable[..., Columns]
@@ -63,7 +63,7 @@ def grouped(rows: pa.Table, by: Sequence[str], requests: Sequence[Request]) -> G
     folds = any(isinstance(request, Folded) for request in requests)
     wanted += [("row", "list")] if folds else []
     groups = pa.table(columns).group_by(names, use_threads=False).aggregate(wanted)
-    results = _in_order([column.combine_chunks() for column in groups.columns], len(names))
+    results = _in_order([in_one_piece(column) for column in groups.columns], len(names))
     _, counts, *found = results[len(names) :]
     ids = _ids(found.pop(), rows.num_rows) if folds else None
     answers: list[Columns] = []
@@ -72,8 +72,18 @@ def grouped(rows: pa.Table, by: Sequence[str], requests: Sequence[Request]) -> G
             given = [counts if values is None else found.pop(0) for values, _ in request.pairs]
             answers.append(request.then(*given) if request.then else given)
         else:
-            answers.append(request.fold(ids, groups.num_rows, *request.columns))
+            answers.append(request.fold(ids, groups.num_rows, *map(in_one_piece, request.columns)))
     return Grouped(results[: len(by)], answers)
+
+
+def in_one_piece(column: Any) -> Any:
+    """An array, also of a column that comes in chunks."""
+    import pyarrow as pa
+
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    combined = column.combine_chunks()
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def _in_order(columns: list[pa.Array], first: int) -> list[pa.Array]:

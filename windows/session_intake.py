@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from ematix_flow.state.kernel import ROWS, TIME
 from ematix_flow.windows.aggregates import Aggregates
+from ematix_flow.windows.grouping import in_one_piece
 from ematix_flow.windows.session_keys import key_numbers
 from ematix_flow.windows.session_spans import TOO_LATE, Assigned, Bools, Ints, Spans, assigned
-from ematix_flow.windows.session_state import LAST, START, Shown, ints, is_unseen, whole
+from ematix_flow.windows.session_state import LAST, START, Shown, ints, is_unseen
 from ematix_flow.windows.session_turns import Limits
 
 _NUMBER = "_flow_session"
@@ -35,7 +36,9 @@ class Taken:
 
 
 def taken(held: pa.Table, rows: pa.Table, keys: Sequence[pa.Field], aggregates: Aggregates, limits: Limits) -> Taken:
-    values = [pa.concat_arrays([whole(held[key.name]), whole(rows[key.name]).cast(key.type)]) for key in keys]
+    values = [
+        pa.concat_arrays([in_one_piece(held[key.name]), in_one_piece(rows[key.name]).cast(key.type)]) for key in keys
+    ]
     found = _assigned(held, rows, values, limits)
     of_held, of_row = np.split(found.number, [held.num_rows])
     is_late = of_row == TOO_LATE

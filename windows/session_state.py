@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from ematix_flow.state.kernel import ROWS
 from ematix_flow.windows.aggregates import Aggregates
+from ematix_flow.windows.grouping import in_one_piece
 from ematix_flow.windows.session_spans import Bools, Ints
 
 START, LAST, SHOWN = "_flow_start", "_flow_last", "_flow_shown"
@@ -36,7 +37,7 @@ class Shown:
 
     @classmethod
     def of(cls, sessions: pa.Table) -> Shown:
-        lists = whole(sessions[SHOWN])
+        lists = in_one_piece(sessions[SHOWN])
         rows = lists.flatten()
         values = [rows.field(name).to_numpy() for name in ("start", "end", "revision")]
         return cls(pc.list_parent_indices(lists).to_numpy(), *values)
@@ -79,9 +80,3 @@ def is_unseen(sessions: pa.Table, gap: int) -> Bools:
 def ints(table: pa.Table, name: str) -> Ints:
     values: Ints = table[name].cast(pa.int64()).to_numpy()
     return values
-
-
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """In one piece."""
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)

@@ -137,10 +137,10 @@ class Sessions:
     def _rows(self, sessions: pa.Table, start: Ints, end: Ints, rest: list[Any]) -> pa.Table:
         import pyarrow as pa
 
+        from ematix_flow.windows.grouping import in_one_piece
         from ematix_flow.windows.session_keys import session_ids
-        from ematix_flow.windows.session_state import whole
 
-        keys = [whole(sessions[key.name]) for key in self.keys]
+        keys = [in_one_piece(sessions[key.name]) for key in self.keys]
         moments = [pa.array(times).cast(pa.timestamp("us", "UTC")) for times in (start, end)]
         return pa.table([*moments, session_ids(keys, start), *keys, *rest], schema=self._emitted_schema)
 

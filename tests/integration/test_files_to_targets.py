@@ -267,11 +267,8 @@ def test_one_target_and_nothing_set_aside_is_computed_once_and_kept_nowhere(
 
 
 def test_what_is_not_built_is_said_by_name(orders: Orders) -> None:
-    window = '[transform.window]\nkind = "tumbling"\nduration_ms = 1000\n'
-    aggregation = '[[transform.window.aggregations]]\nagg = "count"\nas = "n"'
-
-    with pytest.raises(FlowError, match=r"\[transform.window\]") as caught:
-        orders.run(more=window + aggregation)
+    with pytest.raises(FlowError, match=r"\[transform.cdc\]") as caught:
+        orders.run(table='mode = "merge"\nprimary_key = ["id"]', more='[transform.cdc]\nenvelope = "debezium"\n')
 
     assert caught.value.code == "not-built"
 

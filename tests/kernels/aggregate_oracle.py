@@ -84,7 +84,7 @@ def _total(values: list[Decimal]) -> Decimal:
 
 def _fitting(value: Decimal, precision: int, scale: int) -> Decimal:
     rounded = value.quantize(Decimal((0, (1,), -scale)), context=EXACT)
-    if abs(rounded) >= Decimal((0, (1,), precision - scale)):
+    if rounded.copy_abs() >= Decimal((0, (1,), precision - scale)):
         raise DoesNotFit
     return rounded
 

@@ -28,6 +28,7 @@ MOMENTS = [
 QUARTERS = st.integers(-4_000_000, 4_000_000).map(lambda number: number / 4)
 FLOATS = QUARTERS | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf])
 NINES = Decimal("9" * 36 + ".99")
+MINUS_NINES = NINES.copy_negate()  # `-` would round it to 28 digits
 
 TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "tinyint": (pa.int8(), st.integers(-128, 127)),
@@ -37,7 +38,7 @@ TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "float": (pa.float32(), FLOATS),
     "double": (pa.float64(), FLOATS),
     "decimal(9,2)": (pa.decimal128(9, 2), st.decimals(-9_999_999, 9_999_999, places=2)),
-    "decimal(38,2)": (pa.decimal128(38, 2), st.sampled_from([NINES, -NINES, Decimal("0.01"), Decimal("-1.50")])),
+    "decimal(38,2)": (pa.decimal128(38, 2), st.sampled_from([NINES, MINUS_NINES, Decimal("0.01"), Decimal("-1.50")])),
     "boolean": (pa.bool_(), st.booleans()),
     "string": (pa.string(), st.sampled_from(["", "a", "é", "z", "\U0001f600"])),
     "binary": (pa.binary(), st.sampled_from([b"", b"\0", b"a", b"\xff"])),
@@ -51,7 +52,7 @@ KEYS: list[tuple[list[pa.DataType], list[tuple[Any, ...]]]] = [
     ([pa.int64()], [(None,), (2**62,), (-1,)]),
     ([pa.string()], [(None,), ("",), ("a",)]),
     ([pa.float64(), pa.bool_()], [(None, None), (math.nan, True), (0.0, None)]),
-    ([pa.decimal128(38, 2), pa.binary()], [(None, b""), (NINES, None), (-NINES, b"a")]),
+    ([pa.decimal128(38, 2), pa.binary()], [(None, b""), (NINES, None), (MINUS_NINES, b"a")]),
     ([pa.date32(), MOMENT], [(None, None), (DAYS[0], None), (DAYS[0], MOMENTS[0])]),
 ]
 

@@ -29,7 +29,7 @@ lengths = st.sampled_from([(10, 10), (10, 5), (10, 4), (9, 6), (7, 1), (1, 1)])
 policies = st.sampled_from([("drop", 0), ("dlq", 0), ("reopen", 0), ("reopen", 7), ("reopen", 30)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(batches, lengths, policies, st.integers(0, 12))
 def test_any_history(batches: Any, lengths: Any, policy: Any, lateness: int) -> None:
     check(batches, lengths, policy, lateness)

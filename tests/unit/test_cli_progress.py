@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
@@ -11,12 +12,13 @@ from ematix_flow.ops.running import result_text
 from ematix_flow.ops.settings import Settings
 from ematix_flow.result import RunResult
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.streams.open_windows import Told
 from ematix_flow.streams.runner import BatchReport
 from ematix_flow.toml import load_toml
 from tests.orders import Orders
 
 REPORT = BatchReport(
-    "orders", 3, 1000, {"orders": 998}, {"decode": 2}, {"plan": 0.0, "stage": 0.3, "save": 0.004, "apply": 0.05}
+    "orders", 3, 1000, {"orders": 998}, {"decode": 2}, {}, {"plan": 0.0, "stage": 0.3, "save": 0.004, "apply": 0.05}
 )
 
 
@@ -26,19 +28,20 @@ def spec(orders: Orders) -> PipelineSpec:
 
 
 def test_a_batch_is_one_line() -> None:
-    assert batch_line(REPORT, "dlq") == (
+    assert batch_line(REPORT) == (
         "orders batch 3: 1,000 rows, 998 written, 2 set aside, 0.35 s (stage 0.30, apply 0.05)"
     )
+    told = Told(late=Counter(drop=2, reopen=1))
     assert (
-        batch_line(BatchReport("o", 0, 1, {"o": 1}, {}, {"stage": 0.001}), "fail")
-        == "o batch 0: 1 row, 1 written, 0.00 s"
+        batch_line(BatchReport("o", 0, 5, {"o": 1}, {}, {"transform": 1}, {"stage": 0.001}, told))
+        == "o batch 0: 5 rows, 1 written, 3 late, 1 dropped, 0.00 s"
     )
 
 
 def test_without_a_terminal_each_batch_stays(spec: PipelineSpec, capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(spec, Settings()) as progress:
         progress.batch(REPORT)
-    assert capsys.readouterr().err.splitlines() == ["orders: starting Spark ...", batch_line(REPORT, "dlq")]
+    assert capsys.readouterr().err.splitlines() == ["orders: starting Spark ...", batch_line(REPORT)]
 
 
 def test_on_a_terminal_one_line_lives_and_is_gone_at_the_end(

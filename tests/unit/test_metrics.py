@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -20,7 +21,7 @@ from ematix_flow.streams.runner import BatchReport
 from ematix_flow.toml import load_toml
 from tests.orders import Orders
 
-REPORT = BatchReport("orders", 3, 1000, {"orders": 998}, {"decode": 2}, {"plan": 0.0, "stage": 0.3, "apply": 0.05})
+REPORT = BatchReport("orders", 3, 1000, {"orders": 998}, {"decode": 2}, {}, {"plan": 0.0, "stage": 0.3, "apply": 0.05})
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_every_batch_is_counted(declared: Callable[[str], PipelineSpec]) -> None
     assert metrics.value("restarts_total") == 2
 
     dropping = Metrics(declared("drop"))
-    dropping.batch(REPORT)
+    dropping.batch(replace(REPORT, dead={}, dropped={"decode": 2}))
     assert dropping.value("rows_dropped_total", stage="decode") == 2
     assert dropping.value("dlq_writes_total", stage="decode") is None
 

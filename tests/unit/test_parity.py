@@ -131,6 +131,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "PipelineSpec.metrics_port": both("metrics_port = 9100", metrics_port=9100),
     "PipelineSpec.spark": both('[spark]\nmaster = "local[2]"', spark={"master": "local[2]"}),
     "SparkSettings.master": both('[spark]\nmaster = "local[2]"', spark=SparkSettings("local[2]")),
+    "SparkSettings.state_buckets": both("[spark]\nstate_buckets = 64", spark=SparkSettings(state_buckets=64)),
     "SparkSettings.conf": both('[spark.conf]\n"spark.x" = 8', spark=SparkSettings(conf={"spark.x": "8"})),
     "Source.connection": (f'[source]\nconnection = "files"\n{OUT_TOML}', {"source": "files", "target": OUT}),
     "Source.query": source('query = "2026/*"', query="2026/*"),

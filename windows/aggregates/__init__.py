@@ -11,7 +11,7 @@ from ematix_flow.state.kernel import ROWS
 from ematix_flow.windows.aggregates.declared import results_of
 from ematix_flow.windows.aggregates.errors import WindowFailed
 from ematix_flow.windows.aggregates.pieces import Piece, Result, Rows
-from ematix_flow.windows.grouping import Request, grouped
+from ematix_flow.windows.grouping import Request, grouped, in_one_piece
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +71,7 @@ class Aggregates:
 
     def finish(self, parts: pa.Table) -> list[pa.Array]:
         """The output columns, a value per row of a partial result."""
-        columns = {piece: [part.combine_chunks() for part in given] for piece, given in self._columns(parts).items()}
+        columns = {piece: [in_one_piece(part) for part in given] for piece, given in self._columns(parts).items()}
         return [
             result.finish(*(part for piece in result.pieces for part in columns[piece])).cast(result.field.type)
             for result in self.results

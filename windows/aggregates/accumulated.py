@@ -61,7 +61,7 @@ class Accumulated:
         order = np.argsort(ids, kind="stable")
         with self._named("update_batch"):
             given = [
-                column.combine_chunks().take(pa.array(order)).cast(arrow_type(name))
+                column.take(pa.array(order)).cast(arrow_type(name))
                 for column, name in zip(columns, self.udaf.args, strict=True)
             ]
         states = []
@@ -77,7 +77,7 @@ class Accumulated:
         import pyarrow as pa
 
         order = np.argsort(ids, kind="stable")
-        given = [part.combine_chunks().take(pa.array(order)) for part in parts]
+        given = [part.take(pa.array(order)) for part in parts]
         states = []
         for _, begin, end in runs(ids[order]):
             held = [column.slice(begin, end - begin) for column in given]

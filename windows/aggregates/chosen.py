@@ -45,11 +45,10 @@ class Chosen:
     def merge(self, parts: Columns) -> Request:
         return Folded(parts, self._fold)
 
-    def _fold(self, ids: Integers, groups: int, *parts: Any) -> Columns:
+    def _fold(self, ids: Integers, groups: int, *columns: Any) -> Columns:
         import numpy as np
         import pyarrow as pa
 
-        columns = [part.combine_chunks() for part in parts]
         valid = np.logical_and.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
         times = ordinals(columns[-1])
         last = self.backwards and not self.by_value

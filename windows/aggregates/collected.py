@@ -47,10 +47,9 @@ class Collected:
     def merge(self, parts: Columns) -> Request:
         return Folded(parts, lambda ids, groups, *lists: self._fold(*_opened(ids, groups, *lists)))
 
-    def _fold(self, ids: Integers, groups: int, *columns: Any) -> Columns:
+    def _fold(self, ids: Integers, groups: int, values: Any, times: Any) -> Columns:
         import numpy as np
 
-        values, times = (column.combine_chunks() for column in columns)
         rows = np.flatnonzero(values.is_valid())
         rows = rows[np.lexsort((ordinals(times)[rows], ids[rows]))]
         if self.once:
@@ -86,10 +85,9 @@ class Distinct:
     def merge(self, parts: Columns) -> Request:
         return Folded(parts, lambda ids, groups, *lists: self._fold(*_opened(ids, groups, *lists)))
 
-    def _fold(self, ids: Integers, groups: int, given: Any) -> Columns:
+    def _fold(self, ids: Integers, groups: int, values: Any) -> Columns:
         import numpy as np
 
-        values = given.combine_chunks()
         rows = np.flatnonzero(values.is_valid())
         rows = rows[first_of_each(ids[rows], values.take(rows))]
         sizes = np.bincount(ids[rows], minlength=groups)
@@ -130,5 +128,5 @@ def _opened(ids: Integers, groups: int, *lists: Any) -> tuple[Any, ...]:
     """The items of lists, each with the group of its list."""
     import numpy as np
 
-    sizes = lists[0].combine_chunks().value_lengths().fill_null(0).to_numpy()
-    return (np.repeat(ids, sizes), groups, *(each.combine_chunks().flatten() for each in lists))
+    sizes = lists[0].value_lengths().fill_null(0).to_numpy()
+    return (np.repeat(ids, sizes), groups, *(each.flatten() for each in lists))

@@ -94,12 +94,11 @@ def rank_of(mode: str | None) -> float | None:
     return float(rank) if 0 <= rank <= 1 else None
 
 
-def _counted(ids: Integers, groups: int, given: Any) -> Columns:
+def _counted(ids: Integers, groups: int, values: Any) -> Columns:
     import datasketches
     import numpy as np
     import pyarrow as pa
 
-    values = given.combine_chunks()
     rows = np.flatnonzero(values.is_valid())
     rows = rows[first_of_each(ids[rows], values.take(rows))]
     rows = rows[np.argsort(ids[rows], kind="stable")]
@@ -131,13 +130,12 @@ def _fed(values: pa.Array) -> list[int] | list[float] | list[str]:
     return ["=" + value for value in values.to_pylist()]
 
 
-def _ranked(ids: Integers, groups: int, given: Any) -> Columns:
+def _ranked(ids: Integers, groups: int, values: Any) -> Columns:
     import datasketches
     import numpy as np
     import pyarrow as pa
 
-    values = given.combine_chunks().cast(pa.float64())
-    numbers = values.fill_null(float("nan")).to_numpy()
+    numbers = values.cast(pa.float64(), safe=False).fill_null(float("nan")).to_numpy()
     rows = np.flatnonzero(~np.isnan(numbers))
     rows = rows[np.argsort(ids[rows], kind="stable")]
     blobs: list[bytes | None] = [None] * groups

@@ -32,7 +32,7 @@ class Spread:
     def start(self, rows: pa.Table) -> Request:
         import pyarrow as pa
 
-        values = rows[self.column].cast(pa.float64())
+        values = rows[self.column].cast(pa.float64(), safe=False)
         return Hashed([(values, "count"), (values, "mean"), (values, "variance")], _distances)
 
     def merge(self, parts: Columns) -> Request:

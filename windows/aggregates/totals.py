@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.windows.aggregates.errors import WindowFailed
-from ematix_flow.windows.grouping import Columns, Hashed, Request
+from ematix_flow.windows.grouping import Columns, Hashed, Request, in_one_piece
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ class Total:
         if pa.types.is_decimal(self.type):
             if self.type.precision + len(str(rows.num_rows)) <= _WIDEST:
                 return Hashed([(values, "sum")], _limbs_of_decimals)
-            return Hashed([(limb, "sum") for limb in _limbs_of_decimals(values.combine_chunks())], _carried)
+            return Hashed([(limb, "sum") for limb in _limbs_of_decimals(in_one_piece(values))], _carried)
         values = values.cast(pa.int64())
         if _stays_small(values):
             return Hashed([(values, "sum")], _limbs_of_integers)
@@ -100,7 +100,7 @@ def average(given: pa.DataType, type: pa.DataType, column: str, alias: str, *par
     step = Decimal(1).scaleb(-type.scale)
 
     def mean(whole: int, count: int) -> Decimal:
-        return _EXACT.divide(Decimal(whole).scaleb(-given.scale), count).quantize(step, context=_EXACT)
+        return _EXACT.divide(Decimal(whole).scaleb(-given.scale, _EXACT), count).quantize(step, context=_EXACT)
 
     means = [
         None if whole is None else mean(whole, count)
