@@ -1,14 +1,37 @@
 """Windows through Spark: what a user finds in the target, in the result and among the dead letters."""
 
 import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
+from itertools import product
+from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from ematix_flow import run_pipeline
+from ematix_flow import (
+    Aggregation,
+    DuckDBConnection,
+    ObjectStoreLocalConnection,
+    Window,
+    run_pipeline,
+    run_streaming_pipeline,
+    udaf,
+)
 from ematix_flow.result import RunResult
+from ematix_flow.streams.run import run_spec
+from ematix_flow.streams.runner import BatchReport
+from ematix_flow.toml import load_toml
 from ematix_flow.windows.aggregates.errors import WindowFailed
+from tests.kernels.session_oracle import Oracle as SessionOracle
+from tests.kernels.window_oracle import WindowOracle
 from tests.orders import Orders
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -35,14 +58,18 @@ def click(user: str | None, amount: int | None, second: float) -> dict[str, Any]
     return {"user": user, "amount": amount, "at": at(second)}
 
 
-def run(orders: Orders, window: str, *, flush: bool = True, lateness_ms: int = 0, **declared: Any) -> RunResult:
-    text = orders.toml(
+def run(orders: Orders, window: str, *, flush: bool = True, **declared: Any) -> RunResult:
+    return run_pipeline(config_str=text(orders, window, **declared), bounded=True, flush=flush)
+
+
+def text(orders: Orders, window: str, *, lateness_ms: int = 0, idle_ms: int = 60_000, **declared: Any) -> str:
+    watermark = f"[watermark]\nlateness_ms = {lateness_ms}\nsource_idleness_ms = {idle_ms}\n"
+    return orders.toml(
         source=declared.pop("source", ONE_FILE),
         schema=SCHEMA,
-        more=f'[watermark]\nlateness_ms = {lateness_ms}\n[transform.window]\ngroup_by = ["user"]\n{window}\n{SUMS}',
+        more=f'{watermark}[transform.window]\ngroup_by = ["user"]\n{window}\n{SUMS}',
         **declared,
     )
-    return run_pipeline(config_str=text, bounded=True, flush=flush)
 
 
 def found(orders: Orders, columns: str = "user, n, total") -> list[tuple[Any, ...]]:
@@ -131,3 +158,182 @@ def test_too_many_groups_stop_the_pipeline_and_nothing_is_lost(orders: Orders) -
 
     run(orders, tumbling.format(3))
     assert found(orders) == [(0, 10, user, 1, 1) for user in "abc"]
+
+
+def test_sessions_grow_merge_and_take_back_what_they_absorbed(orders: Orders) -> None:
+    sessions = 'kind = "session"\ngap_ms = 10000\nlate_data = "reopen"\nallowed_lateness_ms = 80000'
+    merged = {"table": 'mode = "merge"\nkeys = ["session_id"]', "targets": ("duckdb", "json_lines")}
+    orders.arrive("0.jsonl", [click("a", 1, 0), click("a", 2, 10), click("a", 4, 35), click("b", 8, 90)])
+    # Each of the first two sessions of a has ended, and one row bridges them.
+    orders.arrive("1.jsonl", [click("a", 16, 18), click("a", 32, 27), click("b", 64, 91)])
+    result = run(orders, sessions, **merged)
+
+    assert found(orders, "user, n, total, _revision") == [(0, 45, "a", 5, 55, 1), (90, 101, "b", 2, 72, 0)]
+    assert result.late_rows == {"reopen": 2}
+    # Files have no rows to take back: what was emitted stays, and the newer revision comes after it.
+    assert [(row["user"], row["total"], row["_revision"]) for row in orders.in_files()] == [
+        ("a", 3, 0),
+        ("a", 4, 0),
+        ("a", 55, 1),
+        ("b", 72, 0),
+    ]
+    ids = [row["session_id"] for row in orders.in_files()]
+    assert ids[0] == ids[2] != ids[1]
+
+
+POLICIES = {"drop": 0, "dlq": 0, "reopen": 4_000}
+LENGTHS = {"tumbling": (5, 5), "hopping": (6, 4), "session": (2, 0)}
+# Each kind and each policy once every time, all of them with the slow tests.
+OFTEN = (("tumbling", "drop"), ("hopping", "reopen"), ("session", "dlq"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "late"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case not in OFTEN)) for case in product(LENGTHS, POLICIES)],
+)
+def test_a_random_history_comes_out_as_the_oracle_says(orders: Orders, kind: str, late: str) -> None:
+    """What the kernels are tested with, through files, Spark's watermark and a target, in two runs."""
+    (duration, hop), allowed = LENGTHS[kind], POLICIES[late]
+    oracle = (
+        SessionOracle(duration * 1_000_000, None, late == "reopen", allowed * 1000)
+        if kind == "session"
+        else WindowOracle(duration * 1_000_000, hop * 1_000_000, late, allowed * 1000)
+    )
+    declared = f'kind = "{kind}"\nlate_data = "{late}"\n'
+    declared += f"gap_ms = {duration}000\n" if kind == "session" else f"duration_ms = {duration}000\n"
+    declared += f"hop_ms = {hop}000\n" if kind == "hopping" else ""
+    declared += f"allowed_lateness_ms = {allowed}\n" if late == "reopen" else ""
+
+    chance, watermark = Random(f"{kind} {late}"), -(2**62)
+    expected: Counter[Any] = Counter()
+    late_rows: Counter[str] = Counter()
+    for number in range(5):
+        clicks = [
+            (chance.choice(["a", "b", None]), chance.choice([None, 1, 2, 4]), number * 6 + chance.randrange(-12, 8))
+            for _ in range(12)
+        ]
+        orders.arrive(f"{number}.jsonl", [click(user, amount, second) for user, amount, second in clicks])
+        rows = [(user, amount, second * 1_000_000) for user, amount, second in clicks]
+        step(oracle, rows, watermark, late, expected, late_rows)
+        watermark = max(watermark, *(micros - 1_000_000 for _, _, micros in rows))
+    step(oracle, [], watermark, late, expected, late_rows)
+    step(oracle, [], 2**61, late, expected, late_rows)
+
+    target = {"lateness_ms": 1000, "targets": ("json_lines",)}
+    first = run(orders, declared, flush=False, **target)
+    second = run(orders, declared, **target)
+    columns = ["user", "n", "total", *(["_revision"] if late == "reopen" else [])]
+    assert Counter(in_files(orders, *columns)) == expected
+    assert Counter(first.late_rows) + Counter(second.late_rows) == late_rows
+    assert len(orders.dead_letters()) == late_rows["dlq"]
+
+
+def step(
+    oracle: Any, rows: list[Any], watermark: int, late: str, expected: Counter[Any], late_rows: Counter[str]
+) -> None:
+    """Adds what the oracle emits, with times in seconds, and what it says is late."""
+    if isinstance(oracle, WindowOracle):
+        emitted, _, counts = oracle.step(rows, watermark)
+        late_rows.update(counts)
+        expected.update((start // 1_000_000, end // 1_000_000, *row[:3], *row[4:]) for start, end, *row in emitted)
+        return
+    oracle.step([((user,), amount, micros) for user, amount, micros in rows], watermark)
+    late_rows.update({"dlq" if late == "dlq" else "drop": len(oracle.late), "reopen": oracle.reopened})
+    for _, (_, start, end, (user,), count, total, *_, revision) in oracle.emitted:
+        row = (start // 1_000_000, end // 1_000_000, user, count, total)
+        expected[(*row, revision) if late == "reopen" else row] += 1
+
+
+def in_files(orders: Orders, *columns: str) -> list[tuple[Any, ...]]:
+    """Beginning and end in seconds, then the columns."""
+    return [
+        (*(seconds(row[name]) for name in ("window_start", "window_end")), *(row.get(name) for name in columns))
+        for row in orders.in_files()
+    ]
+
+
+def seconds(time: str) -> int:
+    return int(datetime.fromisoformat(time).timestamp()) - 1_767_225_600
+
+
+def test_a_quiet_stream_closes_its_windows_and_what_comes_later_is_late(orders: Orders) -> None:
+    """Also when the silence goes on over a restart."""
+    window = 'kind = "tumbling"\nduration_ms = 10000'
+    tumbling = text(orders, window, lateness_ms=5000, idle_ms=1000, targets=("json_lines",))
+    emitted = partial(in_files, orders, "user", "n", "total")
+    orders.arrive("0.jsonl", [click("a", 1, 3), click("a", 2, 12)])
+    with consuming(tumbling) as reports:
+        eventually(lambda: emitted() == [(0, 10, "a", 1, 1), (10, 20, "a", 1, 2)])
+        # Its window was emitted, so the row is late; it does not come as a second, partial window.
+        orders.arrive("1.jsonl", [click("a", 4, 12), click("b", 8, 21)])
+        eventually(lambda: sum(each.consumed for each in reports) == 4)
+    assert sum((each.windows.late for each in reports if each.windows), Counter[str]()) == {"drop": 1}
+
+    with consuming(tumbling):
+        eventually(lambda: emitted()[2:] == [(20, 30, "b", 1, 8)])
+
+
+@contextmanager
+def consuming(declaration: str) -> Iterator[list[BatchReport]]:
+    """A daemon, and what its batches tell."""
+    (spec,), stop = load_toml(text=declaration), threading.Event()
+    reports: list[BatchReport] = []
+    with ThreadPoolExecutor(1) as thread:
+        daemon = thread.submit(run_spec, spec, stop=stop, on_batch=reports.append)
+        try:
+            yield reports
+        finally:
+            stop.set()
+            daemon.result(timeout=60)
+
+
+def eventually(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@udaf(args=["long"], state=["long"], returns="long", name="product")
+class Product:
+    def __init__(self) -> None:
+        self.so_far = 1
+
+    def update_batch(self, values: pa.Array) -> None:
+        for value in values.drop_null().to_pylist():
+            self.so_far *= value
+
+    def merge_batch(self, states: pa.Array) -> None:
+        self.update_batch(states)
+
+    def state(self) -> list[pa.Array]:
+        return [pa.array([self.so_far])]
+
+    def evaluate(self) -> pa.Array:
+        return pa.array([self.so_far])
+
+
+def test_aggregates_of_every_sort_in_one_window(orders: Orders) -> None:
+    """Declared in Python, over all rows together, with an aggregate of the user's own."""
+    orders.arrive("0.jsonl", [click("a", 2, 0), click("b", 3, 1), click("a", None, 2)])
+    orders.arrive("1.jsonl", [click("b", 7, 3)])
+    names = {"count": None, "count_col": "amount", "avg": "amount", "first": "user", "last": "user", "max": "user"}
+    names |= {"count_distinct": "user", "variance": "amount", "percentile": "amount", "collect_list": "amount"}
+    names |= {"arg_max": "amount", "product": "amount"}
+    run_streaming_pipeline(
+        name="orders",
+        source=ObjectStoreLocalConnection(path=str(orders.inbox), format="json_lines"),
+        schema=SCHEMA,
+        event_time_column="at",
+        window=Window(
+            kind="tumbling",
+            duration_ms=10_000,
+            aggregations=[Aggregation(agg=agg, as_=f"the_{agg}", column=column) for agg, column in names.items()],
+        ),
+        aggregate_udfs=[Product],
+        target=DuckDBConnection(path=str(orders.database)),
+        target_table="orders",
+        bounded=True,
+    )
+    ((_, _, *row),) = orders.in_database("SELECT * EXCLUDE (the_arg_max), epoch(the_arg_max) - 1767225600 FROM orders")
+    assert row == [4, 3, 4.0, "a", "b", "b", 2, 7.0, 3.0, [2, 3, 7], 42, 3.0]

@@ -51,11 +51,13 @@ def _merged(ids: Integers, groups: int, *parts: Any) -> Columns:
     import pyarrow as pa
 
     counts, means, distances = (part.to_numpy() for part in parts)
-    total = np.zeros(groups, dtype=np.int64)
+    total, near = np.zeros(groups, dtype=np.int64), np.zeros(groups)
     np.add.at(total, ids, counts)
+    # Counted from a mean of the group, so that equal values have no distance at all, however large they are.
+    near[ids[counts > 0]] = means[counts > 0]
     with np.errstate(all="ignore"):  # infinities have no mean
         share = np.where(counts, counts / np.maximum(total, 1)[ids], 0.0)
-        mean = np.bincount(ids, np.where(counts, means * share, 0.0), groups)
+        mean = near + np.bincount(ids, np.where(counts, (means - near[ids]) * share, 0.0), groups)
         apart = np.where(counts, counts * (means - mean[ids]) ** 2, 0.0)
         distance = np.bincount(ids, distances + apart, groups)
     return [pa.array(column) for column in (total, mean, distance)]
