@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from ematix_flow.specs import Aggregation, SparkSettings, Window
 from ematix_flow.streams.envelope import ERROR
-from ematix_flow.streams.session import session_for
+from ematix_flow.streams.session import WITH_STATE, session_for
 from ematix_flow.streams.stateful import stateful
 from ematix_flow.windows.operator import window_operator
 
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--scale", type=float, default=1.0)
     options = parser.parse_args()
-    session = session_for(SparkSettings(conf={"spark.driver.memory": "6g"}))
+    session = session_for(SparkSettings(conf={"spark.driver.memory": "6g"}), conf=WITH_STATE)
     print(f"{os.cpu_count()} cores; milliseconds per batch, median of {options.batches - 1} after the first\n")
     for case in CASES:
         if options.only in case.name:

@@ -24,7 +24,7 @@ from ematix_flow.streams.lookups import Lookups
 from ematix_flow.streams.needs import jar_groups_of
 from ematix_flow.streams.query import Plan, plan, start
 from ematix_flow.streams.runner import BatchReport, Drained, Runner, Tally
-from ematix_flow.streams.session import session_for
+from ematix_flow.streams.session import WITH_STATE, session_for
 from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
 from ematix_flow.streams.stopping import asked_to_stop
@@ -67,8 +67,9 @@ def run_spec(
     sinks = {name: open_sink(target, name) for name, target in zip(spec.target_names, spec.targets, strict=True)}
     tally, watermark = Tally(), None
     with _opened(spec, store) as memory, asked_to_stop(stop) as asked:
-        polling = {"spark.sql.streaming.pollingDelay": f"{spec.idle_pause_ms}ms"}
-        session = session_for(spec.spark, spark=spark, conf=polling, jar_groups=jar_groups_of(spec))
+        conf = {"spark.sql.streaming.pollingDelay": f"{spec.idle_pause_ms}ms"}
+        conf |= WITH_STATE if spec.transform.window or spec.transform.join else {}
+        session = session_for(spec.spark, spark=spark, conf=conf, jar_groups=jar_groups_of(spec))
         with spark_errors_in_words():
             opened = _open_when_there_is_input(spec, opening, memory, session, asked, on_start, bounded=bounded)
             if opened is not None:

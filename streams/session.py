@@ -55,6 +55,13 @@ _PER_RUN = {
     # A snapshot is the whole state, and is kept elsewhere like every file of a checkpoint: it should be rare.
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "50",
 }
+WITH_STATE = {
+    # Rows on their way to an operator pass through Python, which takes several times as long as only reading them: so
+    # smaller pieces are worth a task of their own.
+    "spark.sql.files.maxPartitionBytes": "8m",
+    "spark.sql.files.openCostInBytes": "1m",
+}
+"""Also set for a pipeline that has a window or a join."""
 # Set when the JVM starts, if a pipeline of this process reads or writes Delta tables.
 _DELTA_STATIC = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

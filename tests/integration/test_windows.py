@@ -1,6 +1,7 @@
 """Windows through Spark: what a user finds in the target, in the result and among the dead letters."""
 
 import json
+import os
 import threading
 import time
 from collections import Counter
@@ -13,7 +14,9 @@ from itertools import product
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ematix_flow import (
@@ -337,3 +340,24 @@ def test_aggregates_of_every_sort_in_one_window(orders: Orders) -> None:
     )
     ((_, _, *row),) = orders.in_database("SELECT * EXCLUDE (the_arg_max), epoch(the_arg_max) - 1767225600 FROM orders")
     assert row == [4, 3, 4.0, "a", "b", "b", 2, 7.0, 3.0, [2, 3, 7], 42, 3.0]
+
+
+@pytest.mark.parametrize("files", [*(pytest.param(some, marks=pytest.mark.slow) for some in (1, 7)), 40])
+def test_a_backlog_in_order_loses_no_row_whatever_the_batches(orders: Orders, files: int) -> None:
+    rows, per_second = 100_000, 20_000
+    for number in range(40):
+        clock = 1_767_225_600_000_000 + (np.arange(rows) + number * rows) * (1_000_000 // per_second)
+        times = pa.array(clock).cast(pa.timestamp("us", "UTC"))
+        users = pa.array(np.arange(rows) % 7).cast("string")
+        file = orders.inbox / f"{number:02}.parquet"
+        pq.write_table(pa.table({"user": users, "amount": pa.array(np.full(rows, 2)), "at": times}), file)
+        os.utime(file, (1_767_225_600 + number,) * 2)
+    source = f'max_files_per_batch = {files}\nevent_time_column = "at"'
+    tumbling, limits = 'kind = "tumbling"\nduration_ms = 10000', {"lateness_ms": 2000, "on_error": "drop"}
+    result = run(orders, tumbling, source=source, form="parquet", **limits)
+
+    assert (result.rows_consumed, result.late_rows, result.dropped_rows) == (40 * rows, {}, {})
+    windows = orders.in_database(
+        "SELECT epoch(window_start) - 1767225600, sum(n), sum(total) FROM orders GROUP BY 1 ORDER BY 1"
+    )
+    assert windows == [(10 * number, 10 * per_second, 20 * per_second) for number in range(20)]
