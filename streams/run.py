@@ -47,6 +47,7 @@ def run_spec(
     *,
     bounded: bool = False,
     flush: bool = True,
+    clock: datetime | None = None,
     spark: SparkSession | None = None,
     store: Store | None = None,
     opening: OpenSource = open_source,
@@ -57,8 +58,9 @@ def run_spec(
 ) -> RunResult:
     """Run a frozen spec until its input is done (`bounded`), a signal arrives, or `stop` is set.
 
-    `flush` closes open windows at the end of a bounded run; without an operator there are none. `store` and `opening`
-    take the place of the declared ones; a store that is given stays open.
+    `flush` closes open windows at the end of a bounded run; without an operator there are none. Without it, event time
+    goes on to `clock`, as with a row of that time. `store` and `opening` take the place of the declared ones; a store
+    that is given stays open.
     `on_start` is told how to find out whether the pipeline has nothing to do.
     """
     began = time.monotonic()
@@ -80,7 +82,7 @@ def run_spec(
                 runner = Runner(spec, opened, sinks, memory, planned, lookups, on_batch, on_step)
                 tally = runner.tally
                 _run(spec, runner, planned, memory, asked, on_start, bounded=bounded)
-                if bounded and flush and not asked.is_set() and _moved_to_the_last_deadline(runner, planned):
+                if bounded and not asked.is_set() and _moved_at_the_end(spec, runner, planned, flush, clock):
                     _run(spec, runner, planned, memory, asked, on_start, bounded=bounded)
                 watermark = runner.watermark
         status = "stopped" if asked.is_set() else "success"
@@ -128,12 +130,20 @@ def _run(
 def _moved_to_the_last_deadline(runner: Runner, planned: Plan) -> bool:
     """Let a tick close what is open, if anything is. It moves the watermark no further than that, because the watermark
     is kept, and newer rows must not be late for it."""
-    if planned.ticks is None or runner.told is None:
+    return runner.told is not None and _moved(runner, planned, runner.told.held.last_deadline)
+
+
+def _moved_at_the_end(spec: PipelineSpec, runner: Runner, planned: Plan, flush: bool, clock: datetime | None) -> bool:
+    if flush:
+        return _moved_to_the_last_deadline(runner, planned)
+    lateness = timedelta(milliseconds=spec.watermark.lateness_ms)
+    return clock is not None and _moved(runner, planned, (clock - lateness - _EPOCH) // timedelta(microseconds=1))
+
+
+def _moved(runner: Runner, planned: Plan, watermark: int | None) -> bool:
+    if planned.ticks is None or watermark is None or (runner.watermark is not None and watermark <= runner.watermark):
         return False
-    deadline = runner.told.held.last_deadline
-    if deadline is None or (runner.watermark is not None and deadline <= runner.watermark):
-        return False
-    planned.ticks.move(deadline)
+    planned.ticks.move(watermark)
     return True
 
 

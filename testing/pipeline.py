@@ -73,6 +73,7 @@ class PipelineTest:
         self._metrics = Metrics(self._offline)
         self._times = [time_column(s, n) for s, n in zip(spec.sources, spec.source_names, strict=True)]
         self._clock = _START
+        self._advanced: datetime | None = None
         self._feeds = 0
 
     def feed(
@@ -94,19 +95,31 @@ class PipelineTest:
         os.utime(file, ns=(microseconds(arrived) * 1000,) * 2)
 
     def advance_to(self, time: str | datetime) -> None:
-        """Set the clock: rows that are fed from now on without an event time happen then."""
+        """Set the clock: rows that are fed from now on without an event time happen then, and a run that does not flush
+        lets event time come that far, as a row of this time would."""
         to = moment(time)
         if to < self._clock:
             raise UsageError(
                 f"the clock is at {self._clock.isoformat()} and never goes back to {to.isoformat()}",
                 next_step="feed older rows with event_time=",
             )
-        self._clock = to
+        self._clock = self._advanced = to
 
-    def run(self) -> RunResult:
-        """Take in everything that was fed since the last run: in one batch, unless the pipeline limits its batches."""
+    def run(self, *, flush: bool = True) -> RunResult:
+        """Take in everything that was fed since the last run: in one batch, unless the pipeline limits its batches.
+
+        Windows that are open at the end are closed, unless `flush` is False: then only those that event time, or the
+        clock that was set, has passed.
+        """
         try:
-            self.result = run_spec(self._offline, bounded=True, spark=self._spark, on_batch=self._metrics.batch)
+            self.result = run_spec(
+                self._offline,
+                bounded=True,
+                flush=flush,
+                clock=self._advanced,
+                spark=self._spark,
+                on_batch=self._metrics.batch,
+            )
         except FlowError:
             self._metrics.failed()
             raise

@@ -119,6 +119,42 @@ def test_a_history_follows_the_clock_and_limits_make_a_batch_of_every_feed(spark
         ]
 
 
+VISITS = """
+pipeline_name = "visits"
+[source]
+kind = "kafka"
+bootstrap_servers = "broker:9092"
+query = "clicks"
+schema = "user string, at timestamp"
+event_time_column = "at"
+[transform.window]
+kind = "tumbling"
+duration_ms = 60000
+late_data = "dlq"
+[[transform.window.aggregations]]
+agg = "count"
+as = "clicks"
+[target]
+kind = "duckdb"
+path = "visits.duckdb"
+table = "visits"
+"""
+
+
+def test_windows_close_when_the_clock_has_passed_them(spark: SparkSession) -> None:
+    with pipeline_test(VISITS, spark=spark) as visits:
+        visits.feed([{"user": "ada"}, {"user": "bob"}], event_time="2026-01-01T00:00:30Z")
+        visits.run(flush=False)
+        assert visits.rows() == []
+        visits.advance_to("2026-01-01T00:01:00Z")
+        visits.run(flush=False)
+        assert [row["clicks"] for row in visits.rows()] == [2]
+        visits.feed([{"user": "cy"}], event_time="2026-01-01T00:00:59Z")
+        visits.run()
+        assert [row["user"] for row in visits.late_rows()] == ["cy"]
+        assert visits.metric("windows_emitted_total") == 1
+
+
 def test_a_run_that_fails_shows_nothing_and_is_counted(spark: SparkSession) -> None:
     with pipeline_test(BETWEEN_SERVERS.replace('on_error = "dlq"', ""), spark=spark) as orders:
         orders.feed([{"id": 1, "amount": "1"}, "{"])
