@@ -58,6 +58,13 @@ def replay(
 
     Letters of a replay whose process died are taken up first.
     """
+    if spec.transform.window is not None:
+        raise UsageError(
+            f"the rows of {spec.name} go into windows, and a letter that is replayed would come out as a window of its "
+            "own, beside the one that it belongs to or in its place",
+            next_step="correct the rows and let them arrive as new input; `flow dlq show ID` has their bytes. For rows "
+            'that come late, raise lateness_ms, or take late_data = "reopen"',
+        )
     transform = spec.transform.model_copy(update={"on_error": "dlq"})
     # Letters are missing rows of what is there, not a new content.
     added = [t.model_copy(update={"mode": "append"}) if t.mode == "truncate" else t for t in spec.targets]

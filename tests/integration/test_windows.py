@@ -28,7 +28,9 @@ from ematix_flow import (
     run_streaming_pipeline,
     udaf,
 )
+from ematix_flow.errors import UsageError
 from ematix_flow.result import RunResult
+from ematix_flow.streams.replay import replay
 from ematix_flow.streams.run import run_spec
 from ematix_flow.streams.runner import BatchReport
 from ematix_flow.toml import load_toml
@@ -146,6 +148,10 @@ def test_late_rows_are_kept_as_they_were_though_bad_ones_fail(orders: Orders) ->
     assert (letter.stage, letter.payload) == ("late", late.encode())
     assert letter.position.endswith("1.jsonl#1")
     assert letter.event_ts == datetime.fromisoformat(at(1))
+
+    # By itself it would be a second window with one row.
+    with pytest.raises(UsageError, match="a window of its own"):
+        replay(load_toml(text=text(orders, tumbling))[0])
 
 
 def test_too_many_groups_stop_the_pipeline_and_nothing_is_lost(orders: Orders) -> None:
