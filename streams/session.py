@@ -58,8 +58,8 @@ _PER_RUN = {
 WITH_STATE = {
     # Rows on their way to an operator pass through Python, which takes several times as long as only reading them: so
     # smaller pieces are worth a task of their own.
-    "spark.sql.files.maxPartitionBytes": "8m",
-    "spark.sql.files.openCostInBytes": "1m",
+    "spark.sql.files.maxPartitionBytes": "4m",
+    "spark.sql.files.openCostInBytes": "256k",
 }
 """Also set for a pipeline that has a window or a join."""
 # Set when the JVM starts, if a pipeline of this process reads or writes Delta tables.
