@@ -42,15 +42,13 @@ def _event_time(declared: str, rows: DataFrame) -> str:
     if declared not in names:
         if declared == EVENT_TS:
             return EVENT_TIME
-        problem = Problem(
-            "[transform.window] event_time_column", f'found "{declared}"', ", ".join(names), near(declared, names)
-        )
-        raise DeclarationError("window", [problem])
+        problem = Problem("event_time_column", f'found "{declared}"', ", ".join(names), near(declared, names))
+        raise DeclarationError("[transform.window]", [problem])
     kind = rows.schema[declared].dataType
     if not isinstance(kind, TimestampType | TimestampNTZType | DateType | StringType | IntegralType):
         found = f'column "{declared}" is {kind.simpleString()}'
         allowed = "a timestamp, a date, a text that is a time, or milliseconds since 1970"
-        raise DeclarationError("window", [Problem("[transform.window] event_time_column", found, allowed)])
+        raise DeclarationError("[transform.window]", [Problem("event_time_column", found, allowed)])
     return declared
 
 

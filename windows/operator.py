@@ -10,7 +10,7 @@ from ematix_flow.problems import near
 from ematix_flow.specs.window import Window
 from ematix_flow.state.kernel import Operator
 from ematix_flow.udf import AggregateUdf
-from ematix_flow.windows.aggregates import aggregates_for
+from ematix_flow.windows.aggregates import Aggregates, aggregates_for
 from ematix_flow.windows.fixed import FixedWindows
 from ematix_flow.windows.sessions import Sessions
 
@@ -31,8 +31,7 @@ def window_operator(
     udafs: Sequence[AggregateUdf] = (),
 ) -> Operator:
     """`columns` are those of the rows, `event_time` is the one of them that holds the event time."""
-    keys = _keys(window, columns)
-    aggregates = aggregates_for(window.aggregations, columns, udafs, event_time)
+    keys, aggregates = _keys_and_aggregates(window, columns, udafs, event_time)
     allowed_us = (window.allowed_lateness_ms or 0) * 1000 if window.late_data == "reopen" else 0
     kernel: FixedWindows | Sessions
     if window.kind == "session":
@@ -83,12 +82,27 @@ def _block_ms(window: Window) -> int | None:
     return -(-_HOUR_MS // window.duration_ms) * window.duration_ms
 
 
-def _keys(window: Window, columns: pa.Schema) -> tuple[pa.Field, ...]:
+def _keys_and_aggregates(
+    window: Window, columns: pa.Schema, udafs: Sequence[AggregateUdf], event_time: str
+) -> tuple[tuple[pa.Field, ...], Aggregates]:
+    """What the declaration says of the columns, or all that is wrong with it."""
+    problems: list[Problem] = []
+    keys, aggregates = _keys(window, columns, problems), None
+    try:
+        aggregates = aggregates_for(window.aggregations, columns, udafs, event_time)
+    except DeclarationError as error:
+        problems += error.problems
+    if problems or aggregates is None:
+        raise DeclarationError("[transform.window]", problems)
+    return keys, aggregates
+
+
+def _keys(window: Window, columns: pa.Schema, problems: list[Problem]) -> tuple[pa.Field, ...]:
     import pyarrow as pa
 
-    problems, keys = [], []
+    keys = []
     for place, name in enumerate(window.group_by):
-        where = f"[transform.window] group_by[{place}]"
+        where = f"group_by[{place}]"
         if name not in columns.names:
             shown = [column for column in columns.names if not column.startswith("_flow_")]
             problems.append(Problem(where, f'found "{name}"', ", ".join(shown), near(name, shown)))
@@ -97,6 +111,4 @@ def _keys(window: Window, columns: pa.Schema) -> tuple[pa.Field, ...]:
             problems.append(Problem(where, found, "a column of a plain type, not a list, map or struct"))
         else:
             keys.append(pa.field(name, columns.field(name).type))
-    if problems:
-        raise DeclarationError("window", problems)
     return tuple(keys)

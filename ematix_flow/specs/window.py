@@ -31,7 +31,8 @@ class Aggregation(Declared):
     column: Name | None = None
     """Column to aggregate; every aggregate but count needs one."""
     mode: Name | None = None
-    """How to compute it, for aggregates that know more than one way: count_distinct is approximate or exact."""
+    """How to compute it, for aggregates that know more than one way: count_distinct is approximate or exact, percentile
+    is p95, 0.95 or median, arg_min and arg_max have the column that decides."""
     max_distinct_values_per_group: Positive | None = None
     """Most values kept per group by an exact count_distinct, collect_list or collect_set."""
 

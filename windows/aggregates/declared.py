@@ -32,7 +32,7 @@ def results_of(
     reader = _Reader(schema, {udaf.name.lower(): udaf for udaf in udafs}, event_time)
     results = [reader.result(each, f"aggregations[{number}]") for number, each in enumerate(wanted)]
     if reader.problems:
-        raise DeclarationError("window", reader.problems)
+        raise DeclarationError("[transform.window]", reader.problems)
     return [result for result in results if result is not None]
 
 
