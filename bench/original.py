@@ -45,7 +45,7 @@ column = "amount"
 as = "total"
 """
 # The original has no end of input: it has read everything when its counter says so.
-ORIGINAL = """
+ORIGINAL = r"""
 import json, re, sys, threading, time, urllib.request
 from ematix_flow import run_pipeline
 text, rows, port = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -98,10 +98,8 @@ def _compare(folder: Path, rows: int, keys: int) -> None:
     text = _declared(inbox, folder / f"original-{keys}", "")
     theirs = _answer([str(environment / "bin/python"), "-P", "-c", ORIGINAL, text, str(rows), "19417"])
     for name, facts in (("this product", ours), (f"ematix-flow {VERSION}", theirs)):
-        print(
-            f"  {keys:>9,} keys  {name:20} {_steady(facts['seen']):>12,.0f} rows/s  {facts['memory_mb']:>6,.0f} MB",
-            flush=True,
-        )
+        speed, memory = f"{_steady(facts['seen']):,.0f} rows/s", f"{facts['memory_mb']:,.0f} MB"
+        print(f"  {keys:>9,} keys  {name:20} {speed:>18} {memory:>10}  {facts['late']:,} rows lost as late", flush=True)
     print(f"  {'':>9}       state {ours['state_bytes'] / 1e6:,.1f} MB")
 
 
@@ -124,17 +122,18 @@ def _ours(inbox: str, work: str) -> None:
     from ematix_flow.toml import load_toml
 
     seen = [(time.perf_counter(), 0)]
-    held = [0]
+    held, late = [0], [0]
 
     def on_batch(batch: Any) -> None:
         if batch.consumed:
             seen.append((time.perf_counter(), batch.consumed + seen[-1][1]))
         held.append(batch.windows.held.state_bytes)
+        late.append(sum(batch.windows.late.values()))
 
     os.environ["EMATIX_FLOW_HOME"] = f"{work}-home"
     limit = 'max_files_per_batch = 4\nschema = "key long, amount long, _event_ts timestamp"'
     run_spec(load_toml(text=_declared(Path(inbox), Path(work), limit))[0], bounded=True, on_batch=on_batch)
-    report(seen=seen, memory_mb=peak_memory_mb(), state_bytes=max(held))
+    report(seen=seen, memory_mb=peak_memory_mb(), state_bytes=max(held), late=sum(late))
 
 
 def _declared(inbox: Path, outbox: Path, source: str) -> str:
