@@ -44,23 +44,25 @@ agg = "sum"
 column = "amount"
 as = "total"
 """
-# The original has no end of input: it has read everything when its counter says so.
+# The original has no end of input, and counts rows before it works on them: it is done when its counters stand still.
 ORIGINAL = r"""
 import json, re, sys, threading, time, urllib.request
 from ematix_flow import run_pipeline
 text, rows, port = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 threading.Thread(target=run_pipeline, kwargs={"config_str": text, "metrics_port": port}, daemon=True).start()
-seen, late = [(time.perf_counter(), 0)], 0
-while seen[-1][1] < rows:
+began = ended = time.perf_counter()
+read = late = 0
+while read < rows or time.perf_counter() - ended < 3:
     time.sleep(0.02)
     try:
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
     except OSError:
         continue
     counts = {name: int(float(n)) for name, n in re.findall(r"^ematix_streaming_(\w+)\S* ([0-9.e+]+)$", page, re.M)}
-    late = counts.get("late_rows_dropped_total", 0)
-    if seen[-1][1] < counts.get("rows_consumed_total", 0):
-        seen.append((time.perf_counter(), counts["rows_consumed_total"]))
+    now = counts.get("rows_consumed_total", 0), counts.get("late_rows_dropped_total", 0)
+    if now != (read, late):
+        (read, late), ended = now, time.perf_counter()
+seen = [(began, 0), (ended, rows)]
 memory = [int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")][0] / 1024
 print(json.dumps({"seen": seen, "memory_mb": memory, "late": late}))
 import os; os._exit(0)
