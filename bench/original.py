@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.measure import peak_memory_mb, report
+from tests.orders import aggregation
 
 VERSION = "1.0.0"
 FILES = 40
@@ -36,14 +37,8 @@ kind = "tumbling"
 duration_ms = 10000
 group_by = ["key"]
 max_groups_per_window = 1000000
-[[transform.window.aggregations]]
-agg = "count"
-as = "n"
-[[transform.window.aggregations]]
-agg = "sum"
-column = "amount"
-as = "total"
 """
+WINDOW += aggregation("count", "n") + aggregation("sum", "total", column="amount")
 # The original has no end of input, and counts rows before it works on them: it is done when its counters stand still.
 ORIGINAL = r"""
 import json, re, sys, threading, time, urllib.request

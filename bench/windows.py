@@ -1,5 +1,5 @@
 """Windows against Spark's own: `groupBy(window(...), key).agg(...)` in append mode, on the same files, with the same
-state provider, in one process, each batch of both in turn.
+state provider, in one process, one after the other.
 
     python -m bench.windows [--only NAME] [--batches 6] [--scale 1.0]
 """
@@ -86,7 +86,6 @@ def _run(name: str, case: Case, folder: Path, session: SparkSession) -> list[int
     reader = session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 2)
     rows = reader.parquet(str(folder / "in"))
     result = _ours(rows, case) if name == "ours" else _spark(rows, case)
-    taken: list[int] = []
 
     def take(batch: DataFrame, _: int) -> None:
         batch.write.format("noop").mode("overwrite").save()
@@ -94,8 +93,7 @@ def _run(name: str, case: Case, folder: Path, session: SparkSession) -> list[int
     writer = result.writeStream.foreachBatch(take).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(checkpoint)).start()
     query.awaitTermination()
-    taken += [progress["durationMs"]["addBatch"] for progress in query.recentProgress if progress["numInputRows"]]
-    return taken
+    return [progress["durationMs"]["addBatch"] for progress in query.recentProgress if progress["numInputRows"]]
 
 
 def _ours(rows: DataFrame, case: Case) -> DataFrame:

@@ -109,9 +109,8 @@ class Progress:
 def batch_line(report: BatchReport) -> str:
     """`orders batch 3: 1,000 rows, 998 written, 2 set aside, 0.41 s (stage 0.30, apply 0.05)`."""
     parts = [counted(report.consumed, "row"), f"{sum(report.written.values()):,} written"]
-    return (
-        f"{report.pipeline} batch {report.number}: {', '.join([*parts, *_told(_not_written(report)), _time(report)])}"
-    )
+    parts += [*_told(_not_written(report)), _time(report)]
+    return f"{report.pipeline} batch {report.number}: {', '.join(parts)}"
 
 
 def _not_written(report: BatchReport) -> dict[str, int]:

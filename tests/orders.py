@@ -20,6 +20,14 @@ from ematix_flow.state.home import dead_letters_of
 from tests.services.postgres import postgres
 
 SCHEMA = "id long, amount double"
+
+
+def aggregation(agg: str, as_: str, **more: str) -> str:
+    """One aggregate of a window."""
+    keys = {"agg": agg, "as": as_, **more}
+    return "\n[[transform.window.aggregations]]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items())
+
+
 PER_MINUTE = """
 [transform.window]
 kind = "tumbling"
@@ -27,14 +35,8 @@ duration_ms = 60000
 group_by = ["shop"]
 event_time_column = "at"
 late_data = "dlq"
-[[transform.window.aggregations]]
-agg = "count"
-as = "orders"
-[[transform.window.aggregations]]
-agg = "sum"
-column = "amount"
-as = "amount"
 """
+PER_MINUTE += aggregation("count", "orders") + aggregation("sum", "amount", column="amount")
 
 
 class Orders:

@@ -6,10 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.orders import Orders
+from tests.waiting import wait_for
 
 FLOW = str(Path(sys.executable).parent / "flow")
 DEADLINE_SECONDS = 180
@@ -117,11 +117,3 @@ def is_running(process: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in "ZX"
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (answer := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return answer

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ematix_flow import run_pipeline
-from tests.orders import Orders
+from tests.orders import Orders, aggregation
 from tests.services.nexmark import events
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
@@ -57,18 +57,8 @@ QUERIES: dict[str, tuple[str, str, str, str]] = {
            SELECT min(date_time), max(date_time) + 40, bidder, count(*) FROM numbered GROUP BY bidder, number""",
     ),
 }
-COUNT = '[[transform.window.aggregations]]\nagg = "count"\nas = "n"\n'
-HIGHEST = """
-[[transform.window.aggregations]]
-agg = "max"
-column = "price"
-as = "price"
-[[transform.window.aggregations]]
-agg = "arg_max"
-column = "bidder"
-mode = "price"
-as = "bidder"
-"""
+COUNT = aggregation("count", "n")
+HIGHEST = aggregation("max", "price", column="price") + aggregation("arg_max", "bidder", column="bidder", mode="price")
 
 
 @pytest.fixture(scope="module")

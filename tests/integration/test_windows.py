@@ -3,9 +3,8 @@
 import json
 import os
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -37,21 +36,14 @@ from ematix_flow.toml import load_toml
 from ematix_flow.windows.aggregates.errors import WindowFailed
 from tests.kernels.session_oracle import Oracle as SessionOracle
 from tests.kernels.window_oracle import WindowOracle
-from tests.orders import Orders
+from tests.orders import Orders, aggregation
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("spark")
 
 SCHEMA = "user string, amount long, at timestamp"
 ONE_FILE = 'max_files_per_batch = 1\nevent_time_column = "at"'
-SUMS = """
-[[transform.window.aggregations]]
-agg = "count"
-as = "n"
-[[transform.window.aggregations]]
-agg = "sum"
-column = "amount"
-as = "total"
-"""
+SUMS = aggregation("count", "n") + aggregation("sum", "total", column="amount")
 
 
 def at(second: float) -> str:
@@ -272,14 +264,14 @@ def test_a_quiet_stream_closes_its_windows_and_what_comes_later_is_late(orders: 
     emitted = partial(in_files, orders, "user", "n", "total")
     orders.arrive("0.jsonl", [click("a", 1, 3), click("a", 2, 12)])
     with consuming(tumbling) as reports:
-        eventually(lambda: emitted() == [(0, 10, "a", 1, 1), (10, 20, "a", 1, 2)])
+        wait_for(lambda: emitted() == [(0, 10, "a", 1, 1), (10, 20, "a", 1, 2)])
         # Its window was emitted, so the row is late; it does not come as a second, partial window.
         orders.arrive("1.jsonl", [click("a", 4, 12), click("b", 8, 21)])
-        eventually(lambda: sum(each.consumed for each in reports) == 4)
+        wait_for(lambda: sum(each.consumed for each in reports) == 4)
     assert sum((each.windows.late for each in reports if each.windows), Counter[str]()) == {"drop": 1}
 
     with consuming(tumbling):
-        eventually(lambda: emitted()[2:] == [(20, 30, "b", 1, 8)])
+        wait_for(lambda: emitted()[2:] == [(20, 30, "b", 1, 8)])
 
 
 @contextmanager
@@ -294,13 +286,6 @@ def consuming(declaration: str) -> Iterator[list[BatchReport]]:
         finally:
             stop.set()
             daemon.result(timeout=60)
-
-
-def eventually(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @udaf(args=["long"], state=["long"], returns="long", name="product")
