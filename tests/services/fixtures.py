@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.services import kafka as kafka_service
 from tests.services import postgres as postgres_service
 from tests.services import server
+from tests.services.kafka import Kafka
 from tests.services.postgres import Postgres
 
 
@@ -24,3 +26,8 @@ def postgres() -> Postgres:
 def postgres_url(postgres: Postgres) -> str:
     """A database of the test's own."""
     return postgres.new_database()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Kafka:
+    return kafka_service.kafka()
