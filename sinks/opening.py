@@ -10,6 +10,8 @@ from ematix_flow.sinks.base import Sink
 from ematix_flow.sinks.delta import DeltaSink
 from ematix_flow.sinks.duckdb import DuckDBSink
 from ematix_flow.sinks.files import FilesSink
+from ematix_flow.sinks.kafka import KafkaSink
+from ematix_flow.sinks.kafka_transactions import TransactionalKafkaSink
 from ematix_flow.sinks.postgres import PostgresSink
 from ematix_flow.sinks.sqlite import SQLiteSink
 from ematix_flow.specs import Target
@@ -20,15 +22,18 @@ SINKS: dict[str, Any] = {
     "postgres": PostgresSink,
     "delta_local": DeltaSink,
     "object_store_local": FilesSink,
+    "kafka": KafkaSink,
 }
+# Where a pipeline has the choice.
+EXACTLY_ONCE: dict[str, Any] = {"kafka": TransactionalKafkaSink}
 
 
-def open_sink(target: Target, name: str) -> Sink:
-    sink: Sink = sink_type(target)(target, connect(target.connection), name)
+def open_sink(target: Target, name: str, delivery: str = "at_least_once") -> Sink:
+    sink: Sink = sink_type(target, delivery)(target, connect(target.connection), name)
     return sink
 
 
-def sink_type(target: Target) -> Any:
+def sink_type(target: Target, delivery: str = "at_least_once") -> Any:
     """The class that writes this target, which knows what it can do before anything is opened."""
     kind = resolve_connection(target.connection).kind
     if kind not in SINKS:
@@ -36,4 +41,4 @@ def sink_type(target: Target) -> Any:
     modes = SINKS[kind].capabilities.modes
     if target.mode not in modes:
         raise NotBuilt(f"mode {target.mode!r} on {kind!r}", instead=f"modes built so far: {', '.join(sorted(modes))}")
-    return SINKS[kind]
+    return EXACTLY_ONCE.get(kind, SINKS[kind]) if delivery == "exactly_once" else SINKS[kind]

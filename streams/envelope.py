@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ class Carried:
     """When it happened and which came later: to find the last one of a key."""
     time: bool = False
     """When it happened: to find its window."""
+    named: frozenset[str] = frozenset()
+    """Columns that the declaration calls by name and that may lie beside the payload, such as `_key`."""
 
     @classmethod
     def by(cls, spec: PipelineSpec) -> Carried:
@@ -56,7 +59,18 @@ class Carried:
             payload=is_told,
             order=window is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
             time=window is not None and window.event_time_column == EVENT_TS,
+            named=_named(spec),
         )
+
+
+def _named(spec: PipelineSpec) -> frozenset[str]:
+    """Words that begin with `_`, wherever a declaration may name a column."""
+    transform = spec.transform
+    texts: list[object] = [transform.sql, transform.window, transform.join]
+    for target in spec.targets:
+        texts += [target.message_key_column, target.headers_column, target.partition_column, target.topic_column]
+        texts += [*target.keys, *target.partition_by]
+    return frozenset(re.findall(r"(?<!\w)_\w+", " ".join(map(str, texts))))
 
 
 def as_bytes(payload: Column) -> Column:
@@ -90,6 +104,10 @@ class Decoded:
     position: Column
     payload: Column
     """The row as the source has it: its bytes, or a struct of its columns. `Origin.rendered` makes bytes of it."""
+    timed: bool = False
+    """The time of arrival is a column of the rows, so that nobody has to be asked for that of a bad row."""
+    beside: Mapping[str, Column] = field(default_factory=dict)
+    """What the source knows of a row beyond its payload, for pipelines that name it; not part of `*`."""
 
 
 @dataclass(frozen=True)
@@ -148,12 +166,13 @@ def wrapped(
 
     declared = _event_time(decoded, origin.source, schema, event_time_column)
     moment = decoded.arrived if declared is None else declared[1]
+    at_hand = declared is not None or decoded.timed
     known: dict[str, Column] = {}
     if carried.position:
         known = {"position": decoded.position, "source": F.lit(origin.source)}
         known["payload"] = origin.rendered(decoded.payload)
-        # Without a declared time the source is asked, once per bad row, when it arrived.
-        known["event_micros"] = F.lit(None).cast("long") if declared is None else F.unix_micros(moment)
+        # Otherwise the source is asked, once per bad row, when it arrived.
+        known["event_micros"] = F.unix_micros(moment) if at_hand else F.lit(None).cast("long")
 
     def error(stage: str, code: str, message: Column) -> Column:
         return _error(stage, F.lit(code), {**known, "message": message})
@@ -164,12 +183,14 @@ def wrapped(
         wrong = wrong.when(moment.isNull(), error("event_time", "no-event-time", message))
     columns = dict(decoded.columns)
     columns.setdefault(EVENT_TS, moment)
+    for name in carried.named & decoded.beside.keys():
+        columns.setdefault(name, decoded.beside[name])
     columns[ERROR] = wrong
     if carried.position:
         columns[POSITION] = decoded.position
     if carried.payload:
         columns[PAYLOAD] = decoded.payload
-    if carried.order or carried.time or (carried.payload and declared is not None):
+    if carried.order or carried.time or (carried.payload and at_hand):
         columns[EVENT_TIME] = moment
     if carried.order:
         columns[ORDER] = decoded.order

@@ -66,7 +66,8 @@ def run_spec(
     began = time.monotonic()
     spec = spec.with_connections(resolve_connection)
     refuse_what_is_not_built(spec)
-    sinks = {name: open_sink(target, name) for name, target in zip(spec.target_names, spec.targets, strict=True)}
+    targets = zip(spec.target_names, spec.targets, strict=True)
+    sinks = {name: open_sink(target, name, spec.delivery) for name, target in targets}
     tally, watermark = Tally(), None
     with _opened(spec, store) as memory, asked_to_stop(stop) as asked:
         conf = {"spark.sql.streaming.pollingDelay": f"{spec.idle_pause_ms}ms"}

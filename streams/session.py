@@ -97,6 +97,20 @@ class DeltaMissing(FlowError):
         )
 
 
+class KafkaMissing(FlowError):
+    """A pipeline with Kafka topics met a Spark session that was started without Kafka's libraries."""
+
+    code = "kafka-missing"
+    exit_code = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the Spark session was started without Kafka's libraries, which cannot be added to it later",
+            next_step="stop it and let the pipeline start its own, or start it with\n"
+            f"  spark.jars={','.join(map(str, jars({'kafka'})))}",
+        )
+
+
 def session_for(
     settings: SparkSettings,
     *,
@@ -113,6 +127,8 @@ def session_for(
     base = spark or SparkSession.getActiveSession() or _started() or _start(settings, jar_groups)
     if "delta" in jar_groups and not _has_delta(base):
         raise DeltaMissing
+    if "kafka" in jar_groups and not _has_kafka(base):
+        raise KafkaMissing
     session = base.newSession()
     cores = session.sparkContext.defaultParallelism
     per_run = _PER_RUN | {
@@ -127,6 +143,17 @@ def session_for(
 
 def _has_delta(session: SparkSession) -> bool:
     return all(value in (session.conf.get(key, "") or "") for key, value in _DELTA_STATIC.items())
+
+
+def _has_kafka(session: SparkSession) -> bool:
+    from py4j.protocol import Py4JJavaError
+
+    loader = session.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # type: ignore[union-attr]  # noqa: SLF001
+    try:
+        loader.loadClass("org.apache.spark.sql.kafka010.KafkaSourceProvider")
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def _started() -> SparkSession | None:

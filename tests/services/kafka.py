@@ -79,6 +79,7 @@ class Kafka:
     def add_partitions(self, name: str, total: int) -> None:
         _done(self.admin.create_partitions([NewPartitions(name, total)]))
         _wait(lambda: len(self._metadata(name)) == total)
+        self.__dict__.pop("producer", None)  # it would learn of them a while later
 
     def truncate(self, name: str, before: int, partition: int = 0) -> None:
         """What lies before this offset goes."""
@@ -106,7 +107,7 @@ class Kafka:
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Message]:
         """All that is there now, partition by partition."""
-        settings = {"group.id": uuid4().hex, "isolation.level": isolation, "enable.auto.commit": False}
+        settings = {"group.id": uuid4().hex, "isolation.level": isolation, "enable.auto.commit": False, "fetch.wait.max.ms": 10}
         consumer = Consumer(self.client(**settings, **{"enable.partition.eof": True, "auto.offset.reset": "earliest"}))
         try:
             waiting = {TopicPartition(topic, number, 0).partition for number in self._metadata(topic)}

@@ -1,0 +1,220 @@
+"""Kafka topics as a stream: Spark's own Kafka source, read committed, with the records' own positions and times."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.connections import KafkaConnection
+from ematix_flow.errors import NotBuilt
+from ematix_flow.sinks.kafka_client import java_properties, librdkafka_properties, needed, opened
+from ematix_flow.specs import Source
+from ematix_flow.state.home import file_name
+from ematix_flow.state.store import Store
+from ematix_flow.streams.decode import json_text
+from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
+from ematix_flow.streams.reasons import why_bad_json
+from ematix_flow.streams.sources.base import NoColumns, NothingToInfer
+from ematix_flow.streams.sources.kafka_topics import (
+    Subscription,
+    check_nothing_is_lost,
+    next_positions,
+    planned,
+    ranges,
+    sample,
+)
+from ematix_flow.streams.sources.schemas import declared_schema
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_TEXT = "_flow_text"
+_RAW = "value binary"
+# Of a record that is not there yet.
+_GUESSED_BYTES = 1024
+# What a record has beyond its payload.
+_BESIDE = ("key", "headers", "topic", "partition", "offset", "timestamp")
+_COMMIT_SECONDS = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaSource:
+    replayable = True
+    exact_positions = True
+
+    def __init__(
+        self,
+        source: Source,
+        connection: KafkaConnection,
+        name: str,
+        batch_bytes: int | None,
+        store: Store,
+        session: SparkSession,
+    ) -> None:
+        needed(connection)
+        self._source, self._connection, self._store = source, connection, store
+        self._user = f"source {name!r}"
+        self._topics = Subscription(source.query)
+        self._topics.check(self._user)
+        self._group: Consumer | None = None
+        self.payload_format = connection.payload_format
+        self.origin = Origin(name)
+        if self.payload_format not in {"json", "raw_bytes"}:
+            raise NotBuilt(f"payload_format {self.payload_format!r}", instead="built so far: json, raw_bytes")
+        there = ranges(connection, self._topics, self._user)
+        if source.on_data_loss == "fail":
+            check_nothing_is_lost(next_positions(store.checkpoint, self._topics), there, self._user)
+        self._sample: list[Message] | None = None
+        self.payload_schema = self._fixed(name, there, session)
+        self._most = self._records_per_batch(batch_bytes, there)
+
+    def read(self, session: SparkSession, carried: Carried) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        records = session.readStream.format("kafka").options(**self._options(carried)).load()
+        position = F.concat_ws("/", "topic", "partition", "offset")
+        facts: dict[str, Any] = {
+            "arrived": F.col("timestamp"),
+            "timed": True,
+            # Records of one key are in one partition, where offsets tell which came later.
+            "order": F.struct("topic", "partition", "offset"),
+            "position": position,
+            "payload": F.col("value"),
+            "beside": {f"_{name}": F.col(name) for name in _BESIDE if name in records.columns},
+        }
+        decoded = _raw(records, facts) if self.payload_format == "raw_bytes" else self._json(records, facts)
+        return wrapped(decoded, self.origin, carried, self.payload_schema, self._source.event_time_column)
+
+    def reason(self, payload: bytes) -> str:
+        return why_bad_json(payload, self.payload_schema)
+
+    def place(self, position: str, payload: bytes) -> str:
+        topic, partition, offset = position.rsplit("/", 2)
+        return f"topic {topic} partition {partition} offset {offset}"
+
+    def lines(self, file: str, payloads: Collection[bytes]) -> Mapping[bytes, Sequence[int]]:
+        return {}
+
+    def arrived(self, position: str) -> datetime | None:
+        """It is in the row."""
+        return None
+
+    def release(self, batch: int) -> None:
+        """Commit the group's offsets, for everybody who looks at the lag of consumers. Our own positions are in the
+        checkpoint, so that a failure costs nothing but a look from outside."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        positions = planned(self._store.checkpoint, batch, self._topics)
+        if self._connection.group_id is None or not positions:
+            return
+        ends = [
+            TopicPartition(topic, number, offset) for topic, of in positions.items() for number, offset in of.items()
+        ]
+        try:
+            self._committing().commit(offsets=ends, asynchronous=False)
+        except KafkaException as error:
+            facts = {"pipeline": self._store.pipeline, "group": self._connection.group_id, "reason": str(error)}
+            _log.warning("offsets of the group were not committed", extra=facts)
+
+    def _committing(self) -> Consumer:
+        """Never subscribed, so that Kafka gives it no partition to read."""
+        from confluent_kafka import Consumer
+
+        if self._group is None:
+            given = {"group.id": self._connection.group_id, "enable.auto.commit": False}
+            self._group = opened(Consumer, {**librdkafka_properties(self._connection), **given})
+        return self._group
+
+    def _options(self, carried: Carried) -> dict[str, str]:
+        given = {f"kafka.{key}": str(value) for key, value in java_properties(self._connection).items()}
+        given |= self._topics.spark_option
+        given |= {
+            "kafka.isolation.level": "read_committed",
+            "startingOffsets": self._connection.auto_offset_reset,
+            "failOnDataLoss": "true" if self._source.on_data_loss == "fail" else "false",
+            "includeHeaders": "true" if "_headers" in carried.named else "false",
+            # Whoever grants rights to consumer groups can name ours by their beginning.
+            "groupIdPrefix": f"{self._connection.group_id or 'ematix-flow'}-reading",
+        }
+        return given | ({} if self._most is None else {"maxOffsetsPerTrigger": str(self._most)})
+
+    def _json(self, records: DataFrame, facts: dict[str, Any]) -> Decoded:
+        from pyspark.sql import functions as F
+
+        texts = records.withColumn(_TEXT, F.col("value").cast("string"))
+        parsed = json_text(texts, _TEXT, self.payload_schema.fields)
+        empty = F.col("value").isNull()
+        return Decoded(
+            rows=parsed.rows,
+            columns=parsed.columns,
+            wrong=empty | parsed.wrong,
+            code="bad-json",
+            message=F.when(empty, F.lit("the record has no value: it is a tombstone")).otherwise(parsed.message),
+            **facts,
+        )
+
+    def _fixed(self, name: str, there: Mapping[str, Any], session: SparkSession) -> StructType:
+        """Declared, or inferred from the oldest records at the first start."""
+        from pyspark.sql.types import StructType
+
+        if self.payload_format == "raw_bytes":
+            return declared_schema(_RAW, name)
+        if self._source.schema is not None:
+            return declared_schema(self._source.schema, name)
+        memory = f"schema.{file_name(name)}.json"
+        if known := self._store.recall(memory):
+            return StructType.fromJson(json.loads(known))
+        schema = _inferred([message.value() for message in self._sampled(there)], self._store, session, self._user)
+        self._store.remember(memory, schema.json())
+        return schema
+
+    def _records_per_batch(self, batch_bytes: int | None, there: Mapping[str, Any]) -> int | None:
+        """Spark limits a batch by records; bytes are turned into records with the sizes of the oldest ones."""
+        limits = [] if self._source.max_rows_per_batch is None else [self._source.max_rows_per_batch]
+        if batch_bytes is not None:
+            sizes = [len(message) + len(message.key() or b"") for message in self._sampled(there)]
+            average = sum(sizes) / len(sizes) if sizes else _GUESSED_BYTES
+            limits.append(max(1, round(batch_bytes / max(1.0, average))))
+        return min(limits, default=None)
+
+    def _sampled(self, there: Mapping[str, Any]) -> list[Message]:
+        if self._sample is None:
+            self._sample = sample(self._connection, there)
+        return self._sample
+
+
+def _raw(records: DataFrame, facts: dict[str, Any]) -> Decoded:
+    """The value as it is; a tombstone is a NULL."""
+    from pyspark.sql import functions as F
+
+    nothing: Column = F.lit(None).cast("string")
+    columns = {"value": F.col("value")}
+    return Decoded(rows=records, columns=columns, wrong=F.lit(False), code="bad-bytes", message=nothing, **facts)
+
+
+def _inferred(values: list[bytes | None], store: Store, session: SparkSession, user: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    texts = [value for value in values if value]
+    if not texts:
+        raise NothingToInfer(
+            f"{user}: there is no record yet to infer the columns from",
+            next_step='declare them, for example schema = "id long, amount double, ts timestamp", or send a first record',
+        )
+    file = store.scratch("inferring") / "records.jsonl"
+    # A line feed in JSON is a space; inside of a text it would be escaped.
+    file.write_bytes(b"".join(text.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n" for text in texts))
+    inferred = session.read.json(str(file)).schema
+    schema = StructType([field for field in inferred.fields if field.name != "_corrupt_record"])
+    if not schema.fields:
+        raise NoColumns(
+            f"{user}: not one of {len(texts)} records could be read as JSON",
+            next_step='declare the columns, for example schema = "id long, ts timestamp", or correct payload_format',
+        )
+    return schema
