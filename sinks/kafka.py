@@ -74,7 +74,12 @@ class KafkaSink:
         from pyspark.errors import PySparkException
 
         # Idempotent, so that an answer that was lost on its way does not double a record.
-        ours = {"enable.idempotence": "true", "acks": "all", "delivery.timeout.ms": _DELIVERY_MS, "max.block.ms": _DELIVERY_MS}
+        ours = {
+            "enable.idempotence": "true",
+            "acks": "all",
+            "delivery.timeout.ms": _DELIVERY_MS,
+            "max.block.ms": _DELIVERY_MS,
+        }
         properties = ours | java_properties(self._connection)
         try:
             options = {f"kafka.{key}": str(value) for key, value in properties.items()}
@@ -119,7 +124,7 @@ class KafkaSink:
         if "RecordTooLarge" in words:
             return KafkaRefused(
                 f"{self._user}: {said}",
-                next_step='raise extra = {"max.request.size" = ...} and the limits of the topic, or make the rows smaller',
+                next_step='raise extra = {"max.request.size" = ...} and the limit of the topic, or write less per row',
             )
         if any(refusal in words for refusal in _REFUSALS):
             return KafkaRefused(f"{self._user}: {said}", next_step="correct the connection, or the rights of its user")

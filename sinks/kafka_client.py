@@ -1,4 +1,4 @@
-"""Kafka clients for a declared connection: its properties in the words of Java and of librdkafka, and errors in ours."""
+"""Kafka clients for a declared connection: its properties for Java and for librdkafka, and errors in our words."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def java_properties(connection: KafkaConnection) -> Properties:
         key = _pem(connection.ssl_key, "ssl_key")
         if "BEGIN PRIVATE KEY" not in key and "BEGIN ENCRYPTED PRIVATE KEY" not in key:
             raise KafkaRefused(
-                f"ssl_key: {connection.ssl_key} is no private key in PKCS#8 form, the only one that Kafka's clients read",
+                f"ssl_key: {connection.ssl_key} is no private key in PKCS#8 form, which Kafka's clients need",
                 next_step=f"openssl pkcs8 -topk8 -nocrypt -in {connection.ssl_key} -out new.pem",
             )
         own |= {

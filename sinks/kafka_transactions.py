@@ -1,9 +1,9 @@
 """The Kafka target, exactly once: each part of a batch is one transaction, which also holds the fence of the part.
 
-A part is what one Spark task has of a batch. A batch that is repeated has the same rows in the same parts, and each part
-has a transactional id of its own, so that whoever opens it ends what an earlier process, or an earlier attempt of the
-task, may still have open. The fence is the number of the batch, committed as the offset of a consumer group that nobody
-reads by; Kafka shows rows and fence together or not at all.
+A part is what one Spark task has of a batch. A batch that is repeated has the same rows in the same parts, and each
+part has a transactional id of its own, so that whoever opens it ends what an earlier process, or an earlier attempt of
+the task, may still have open. The fence is the number of the batch, committed as the offset of a consumer group that
+nobody reads by; Kafka shows rows and fence together or not at all.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _TRANSACTION_MS = 300_000
 _CALL_SECONDS = 60.0
 _TRIES = 3
+_TAKEN_OVER = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_STATE"})
 _RESULT = "part int, done boolean, code string, failure string"
 
 _kept: dict[str, _Lane] = {}
@@ -79,7 +80,7 @@ class TransactionalKafkaSink(KafkaSink):
         return not results or any(part["done"] for part in results)
 
     def _told(self, code: str, words: str) -> FlowError:
-        if code in {"INVALID_TRANSACTION_TIMEOUT"}:
+        if code == "INVALID_TRANSACTION_TIMEOUT":
             return KafkaRefused(
                 f"{self._user}: {words}",
                 next_step='set extra = {"transaction.timeout.ms" = ...} to no more than the brokers allow '
@@ -97,7 +98,7 @@ class TransactionalKafkaSink(KafkaSink):
 def _is_shuffled(made: DataFrame) -> bool:
     """Whether Spark may divide the rows otherwise when the batch is repeated, say on a machine with more cores. The
     state of an operator is divided once and for all."""
-    plan = made._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]  # noqa: SLF001
+    plan = made._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001
     return re.search(r"\bExchange\b", plan.partition("PandasWithState")[0]) is not None
 
 
@@ -116,7 +117,7 @@ class _Lane:
         self.group: Consumer = opened(Consumer, {**fenced.properties, **group, **readable})
         self.producer: Producer = opened(Producer, {**fenced.properties, "transactional.id": name})
         # Ends what another producer of this name has open; only then is the fence final.
-        _patiently(lambda: self.producer.init_transactions(_CALL_SECONDS))
+        _patiently(partial(self.producer.init_transactions, _CALL_SECONDS))
         (found,) = self.group.committed([TopicPartition(topic, 0)], _CALL_SECONDS)
         self.last = int(found.offset)
         """The newest batch that is there, or a number below zero."""
@@ -158,7 +159,7 @@ def _transaction(fenced: Fenced, name: str, first: pa.RecordBatch, others: Itera
     _produce(producer, first)
     for batch in others:
         _produce(producer, batch)
-    _patiently(lambda: producer.commit_transaction(_CALL_SECONDS))
+    _patiently(partial(producer.commit_transaction, _CALL_SECONDS))
     lane.last = fenced.batch
     return True
 
@@ -178,11 +179,8 @@ def _begun(fenced: Fenced, name: str, topic: str) -> _Lane | None:
         mark = [TopicPartition(topic, 0, fenced.batch)]
         try:
             lane.producer.begin_transaction()
-            _patiently(
-                lambda lane=lane, mark=mark: lane.producer.send_offsets_to_transaction(
-                    mark, lane.group.consumer_group_metadata(), _CALL_SECONDS
-                )
-            )
+            reader = lane.group.consumer_group_metadata()
+            _patiently(partial(lane.producer.send_offsets_to_transaction, mark, reader, _CALL_SECONDS))
         except KafkaException as error:
             _drop(name)
             if not left or not _is_taken_over(error.args[0]):
@@ -213,16 +211,16 @@ def _patiently(call: Callable[[], None]) -> None:
 
     for left in reversed(range(_TRIES)):
         try:
-            return call()
+            call()
         except KafkaException as error:
             if not left or not error.args[0].retriable():
                 raise
+        else:
+            return
 
 
 def _is_taken_over(error: KafkaError) -> bool:
-    return error.name() in {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_STATE", "UNKNOWN_MEMBER_ID"} or bool(
-        error.fatal()
-    )
+    return bool(error.fatal()) or error.name() in _TAKEN_OVER
 
 
 def _drop(name: str) -> None:

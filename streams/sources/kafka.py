@@ -205,7 +205,7 @@ def _inferred(values: list[bytes | None], store: Store, session: SparkSession, u
     if not texts:
         raise NothingToInfer(
             f"{user}: there is no record yet to infer the columns from",
-            next_step='declare them, for example schema = "id long, amount double, ts timestamp", or send a first record',
+            next_step='declare them, for example schema = "id long, amount double, ts timestamp", or send a record',
         )
     file = store.scratch("inferring") / "records.jsonl"
     # A line feed in JSON is a space; inside of a text it would be escaped.

@@ -166,9 +166,7 @@ def next_positions(checkpoint: Path, wanted: Subscription) -> Positions:
     return planned(checkpoint, done, wanted) or {}
 
 
-def check_nothing_is_lost(
-    positions: Positions, there: Mapping[str, Mapping[int, tuple[int, int]]], user: str
-) -> None:
+def check_nothing_is_lost(positions: Positions, there: Mapping[str, Mapping[int, tuple[int, int]]], user: str) -> None:
     lost = []
     for topic, partitions in positions.items():
         for number, position in partitions.items():

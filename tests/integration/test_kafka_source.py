@@ -76,6 +76,7 @@ def test_columns_are_inferred_once_and_bytes_are_turned_into_records(topics: Top
     assert topics.in_database("SELECT count(*), max(id) FROM orders") == [(12, 12)]
 
 
+@pytest.mark.slow
 def test_a_list_and_a_pattern_are_several_topics(topics: Topics) -> None:
     kafka = topics.kafka
     one, two = kafka.new_topic(), kafka.new_topic()
@@ -96,7 +97,7 @@ def test_a_list_and_a_pattern_are_several_topics(topics: Topics) -> None:
 def test_what_is_not_there_is_told_in_words(topics: Topics) -> None:
     kafka = topics.kafka
     topic = kafka.new_topic()
-    with pytest.raises(TopicNotFound, match=f'source \'{topic}x\': there is no topic "{topic}x"') as missing:
+    with pytest.raises(TopicNotFound, match=f"source '{topic}x': there is no topic \"{topic}x\"") as missing:
         topics.run(f"{topic}x")
     assert f'did you mean "{topic}"?' in missing.value.next_step
     assert not missing.value.transient
@@ -107,6 +108,7 @@ def test_what_is_not_there_is_told_in_words(topics: Topics) -> None:
         topics.run("(orders")
 
 
+@pytest.mark.slow
 def test_latest_begins_after_what_is_there(topics: Topics) -> None:
     topic = topics.kafka.new_topic()
     topics.kafka.send(topic, numbered([1, 2]))
@@ -142,7 +144,9 @@ def test_only_committed_transactions_are_read(topics: Topics) -> None:
     topic = topics.kafka.new_topic()
     producer = Producer(topics.kafka.client(**{"transactional.id": topic}))
     producer.init_transactions()
-    for number, end in enumerate((producer.commit_transaction, producer.abort_transaction, producer.commit_transaction)):
+    for number, end in enumerate(
+        (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction)
+    ):
         producer.begin_transaction()
         producer.produce(topic, f'{{"id": {number}}}')
         producer.flush()
@@ -154,6 +158,6 @@ def test_only_committed_transactions_are_read(topics: Topics) -> None:
 @pytest.mark.slow
 def test_a_cluster_that_is_away_may_come_back(topics: Topics) -> None:
     topics.kafka = Kafka("127.0.0.1:1")
-    with pytest.raises(KafkaUnavailable, match="127.0.0.1:1 does not answer") as away:
+    with pytest.raises(KafkaUnavailable, match=r"127\.0\.0\.1:1 does not answer") as away:
         topics.run("orders")
     assert away.value.transient

@@ -27,7 +27,8 @@ def test_rows_become_records_with_key_headers_partition_and_topic(topics: Topics
         source,
         target=one,
         sql=f"""
-            SELECT id, CASE WHEN amount > 0 THEN amount END AS amount, TIMESTAMP '2026-01-01 00:00:00.123456Z' AS seen, _key,
+            SELECT id, CASE WHEN amount > 0 THEN amount END AS amount, _key,
+              TIMESTAMP '2026-01-01 00:00:00.123456Z' AS seen,
               map('n', string(id)) AS _h, CASE WHEN id < 2 THEN 2 END AS _p, CASE WHEN id = 3 THEN '{two}' END AS _t
             FROM source""",
         writing='message_key_column = "id"\nheaders_column = "_h"\npartition_column = "_p"\ntopic_column = "_t"',
@@ -39,11 +40,12 @@ def test_rows_become_records_with_key_headers_partition_and_topic(topics: Topics
     ]  # fmt: skip
     assert [m.partition() for m in found if m.key() in (b"0", b"1")] == [2, 2]
     assert {m.key(): json.loads(m.value()) for m in found}[b"0"] == {
-        "id": 0, "seen": "2026-01-01T00:00:00.123456Z", "_key": "b3JpZ2luYWw=",
+        "id": 0, "_key": "b3JpZ2luYWw=", "seen": "2026-01-01T00:00:00.123456Z",
     }  # fmt: skip
     assert [json.loads(m.value())["id"] for m in kafka.read(two)] == [3]
 
 
+@pytest.mark.slow
 def test_bytes_pass_as_they_are_with_key_and_headers(topics: Topics) -> None:
     kafka = topics.kafka
     source, target = kafka.new_topic(2), kafka.new_topic(2)
@@ -55,7 +57,9 @@ def test_bytes_pass_as_they_are_with_key_and_headers(topics: Topics) -> None:
         schema=None,
         writing='message_key_column = "_key"\nheaders_column = "_headers"\npartition_column = "_partition"',
     )
-    before, after = ([(m.partition(), m.key(), m.value(), m.headers()) for m in kafka.read(t)] for t in (source, target))
+    before, after = (
+        [(m.partition(), m.key(), m.value(), m.headers()) for m in kafka.read(t)] for t in (source, target)
+    )
     assert after == before
 
 
@@ -63,7 +67,7 @@ def test_a_target_that_cannot_work_is_told_in_words(topics: Topics) -> None:
     kafka = topics.kafka
     source, target = kafka.new_topic(), kafka.new_topic()
     kafka.send(source, numbered([1]))
-    with pytest.raises(TopicNotFound, match=f'target \'{target}x\': there is no topic "{target}x"'):
+    with pytest.raises(TopicNotFound, match=f"target '{target}x': there is no topic \"{target}x\""):
         topics.run(source, target=f"{target}x")
     with pytest.raises(DeclarationError) as wrong:
         topics.run(source, target=target, writing='message_key_column = "ID"\nheaders_column = "id"')
@@ -73,7 +77,9 @@ def test_a_target_that_cannot_work_is_told_in_words(topics: Topics) -> None:
         f"target '{target}' headers_column: column \"id\" is bigint; "
         "allowed: a map of texts, or array<struct<key: string, value: binary>>",
     ]
-    with pytest.raises(KafkaRefused, match=f"a row is for partition 7 of topic {target}, which has the partitions 0 to 0"):
+    with pytest.raises(
+        KafkaRefused, match=f"a row is for partition 7 of topic {target}, which has the partitions 0 to 0"
+    ):
         topics.run(source, target=target, sql="SELECT id, 7 AS p FROM source", writing='partition_column = "p"')
     # All of it was tried with the same batch, which goes at last.
     assert topics.run(source, target=target).rows_written == {target: 1}
@@ -88,8 +94,12 @@ def test_exactly_once_is_a_transaction_per_part_with_its_fence(topics: Topics) -
     source, target = kafka.new_topic(3), kafka.new_topic(2)
     for number in range(3):
         kafka.send(source, numbered(range(number * 10, number * 10 + 10)), key=f"k{number}", partition=number)
-    declaration = {"target": target, "top": ONCE, "sql": "SELECT id, _key FROM source", "writing": 'message_key_column = "_key"\nheaders_column = "_headers"'}
-    declaration["sql"] = "SELECT id, _key, _headers FROM source"
+    declaration = {
+        "target": target,
+        "top": ONCE,
+        "sql": "SELECT id, _key, _headers FROM source",
+        "writing": 'message_key_column = "_key"\nheaders_column = "_headers"',
+    }
     assert topics.run(source, **declaration).rows_written == {target: 30}
     kafka.send(source, numbered([30]), partition=0)
     assert topics.run(source, **declaration).rows_written == {target: 1}

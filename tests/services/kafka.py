@@ -1,4 +1,4 @@
-"""Kafka for tests: one that is given, or a broker of our own, which can be killed and can demand to know its clients."""
+"""Kafka for tests: one that is given, or a broker of our own, which can be killed."""
 
 import functools
 import json
@@ -107,7 +107,12 @@ class Kafka:
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Message]:
         """All that is there now, partition by partition."""
-        settings = {"group.id": uuid4().hex, "isolation.level": isolation, "enable.auto.commit": False, "fetch.wait.max.ms": 10}
+        settings = {
+            "group.id": uuid4().hex,
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+        }
         consumer = Consumer(self.client(**settings, **{"enable.partition.eof": True, "auto.offset.reset": "earliest"}))
         try:
             waiting = {TopicPartition(topic, number, 0).partition for number in self._metadata(topic)}
