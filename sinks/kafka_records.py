@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, NotBuilt, Problem
 from ematix_flow.problems import near
+from ematix_flow.sinks.base import HIDDEN, PART
 from ematix_flow.sinks.files import TIMES
 from ematix_flow.specs import Target
 
@@ -18,10 +19,11 @@ _VALUE = "value"
 
 
 def records(rows: DataFrame, target: Target, payload_format: str) -> DataFrame:
-    """Columns `topic`, `partition`, `key`, `value` and, if there is a column for them, `headers`."""
+    """Columns `topic`, `partition`, `key`, `value`, if there is a column for them `headers`, and `PART` as it came."""
     from pyspark.sql import functions as F
 
     kinds = {field.name: field.dataType for field in rows.schema.fields}
+    parts = [F.col(PART)] if PART in kinds else []
     topic: Column = F.lit(target.topic).cast("string")
     if target.topic_column is not None:
         topic = F.coalesce(_at(target.topic_column).cast("string"), topic)
@@ -33,7 +35,7 @@ def records(rows: DataFrame, target: Target, payload_format: str) -> DataFrame:
     }
     if target.headers_column is not None:
         columns["headers"] = _headers(target.headers_column, kinds[target.headers_column])
-    return rows.select(*[column.alias(name) for name, column in columns.items()])
+    return rows.select(*[column.alias(name) for name, column in columns.items()], *parts)
 
 
 def check_columns(schema: StructType, target: Target, payload_format: str, name: str) -> None:
@@ -74,7 +76,8 @@ def _value(rows: DataFrame, target: Target, payload_format: str, kinds: dict[str
     if payload_format == "raw_bytes":
         return _at(_VALUE).cast("binary")
     routing = {target.message_key_column, target.headers_column, target.partition_column, target.topic_column}
-    written = [name for name in kinds if not (name in routing and name.startswith("_"))]
+    beside = {name for name in routing if name and name.startswith("_")}.union(HIDDEN)
+    written = [name for name in kinds if name not in beside]
     # Nulls are left out, as in files of JSON lines.
     return F.to_json(F.struct(*map(_at, written)), {**TIMES, "ignoreNullFields": "true"}).cast("binary")
 

@@ -1,6 +1,7 @@
 """The Kafka target, exactly once: each part of a batch is one transaction, which also holds the fence of the part.
 
-A part is what one Spark task has of a batch. A batch that is repeated has the same rows in the same parts, and each
+A part is what one Spark task has of a batch: the records of one partition of a topic, a piece of a file, a share of the
+state. A batch that is repeated has the same rows in the same parts, though not always in the same order of tasks. Each
 part has a transactional id of its own, so that whoever opens it ends what an earlier process, or an earlier attempt of
 the task, may still have open. The fence is the number of the batch, committed as the offset of a consumer group that
 nobody reads by; Kafka shows rows and fence together or not at all.
@@ -15,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import FlowError
-from ematix_flow.sinks.base import Batch, Capabilities, TargetUnavailable
+from ematix_flow.sinks.base import PART, Batch, Capabilities, TargetUnavailable
 from ematix_flow.sinks.kafka import KafkaSink
 from ematix_flow.sinks.kafka_client import KafkaRefused, Properties, librdkafka_properties, opened
 from ematix_flow.state.fence import Fence
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 _TRANSACTION_MS = 300_000
 _CALL_SECONDS = 60.0
 _TRIES = 3
+_MOST_KEPT = 16
 _TAKEN_OVER = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_STATE"})
-_RESULT = "part int, done boolean, code string, failure string"
+_RESULT = "part string, done boolean, code string, failure string"
 
 _kept: dict[str, _Lane] = {}
 
@@ -47,12 +49,17 @@ class Fenced:
     batch: int
     topic: str | None
     """Where the fence is kept; without it, in the topic of the part's first record."""
+    whole: bool
+    """The batch is one part."""
+    reached: Callable[[str], None]
+    """Called at points where a crash of a worker is worth a test."""
 
 
 class TransactionalKafkaSink(KafkaSink):
     capabilities = Capabilities(
         fenced=True,
         transactional=True,
+        parted=True,
         modes=frozenset({"append"}),
         visibility="what one task writes is one Kafka transaction, seen at once by readers with "
         "isolation.level = read_committed",
@@ -72,7 +79,10 @@ class TransactionalKafkaSink(KafkaSink):
             generation=fence.generation,
             batch=fence.batch,
             topic=self._target.topic,
+            whole=self._whole,
+            reached=batch.reached,
         )
+        # From memory, where it lies in the order in which it was computed.
         parts = made.coalesce(1) if self._whole else made
         results = parts.mapInArrow(partial(_send, fenced), _RESULT).collect()
         if failures := [part for part in results if part["failure"]]:
@@ -132,11 +142,15 @@ def _send(fenced: Fenced, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     from confluent_kafka import KafkaException
     from pyspark import TaskContext
 
-    context = TaskContext.get()
-    part = 0 if context is None else context.partitionId()
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return
+    context = TaskContext.get()
+    part = f"task-{context.partitionId() if context else 0}"
+    if fenced.whole:
+        part = "batch"
+    elif PART in first.schema.names:
+        part = first.column(PART)[0].as_py()
     name = f"ematix-flow/{fenced.name}/{part}"
     code, failure, done = "", "", False
     try:
@@ -144,9 +158,7 @@ def _send(fenced: Fenced, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     except KafkaException as error:
         _drop(name)
         code, failure = error.args[0].name(), error.args[0].str()
-    yield pa.record_batch(
-        [pa.array([part], pa.int32()), [done], [code], [failure]], names=["part", "done", "code", "failure"]
-    )
+    yield pa.record_batch([[part], [done], [code], [failure]], names=["part", "done", "code", "failure"])
 
 
 def _transaction(fenced: Fenced, name: str, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> bool:
@@ -159,7 +171,9 @@ def _transaction(fenced: Fenced, name: str, first: pa.RecordBatch, others: Itera
     _produce(producer, first)
     for batch in others:
         _produce(producer, batch)
+    fenced.reached("apply/before-commit")
     _patiently(partial(producer.commit_transaction, _CALL_SECONDS))
+    fenced.reached("apply/after-commit")
     lane.last = fenced.batch
     return True
 
@@ -173,7 +187,8 @@ def _begun(fenced: Fenced, name: str, topic: str) -> _Lane | None:
         lane = _kept.get(name)
         if lane is None or lane.generation != fenced.generation:
             _drop(name)
-            lane = _kept[name] = _Lane(fenced, name, topic)
+            lane = _Lane(fenced, name, topic)
+            _keep(name, lane)
         if lane.last >= fenced.batch:
             return None
         mark = [TopicPartition(topic, 0, fenced.batch)]
@@ -221,6 +236,13 @@ def _patiently(call: Callable[[], None]) -> None:
 
 def _is_taken_over(error: KafkaError) -> bool:
     return bool(error.fatal()) or error.name() in _TAKEN_OVER
+
+
+def _keep(name: str, lane: _Lane) -> None:
+    """A producer has threads and memory; a worker meets all partitions of a topic in turn."""
+    while len(_kept) >= _MOST_KEPT:
+        _drop(next(iter(_kept)))
+    _kept[name] = lane
 
 
 def _drop(name: str) -> None:

@@ -17,8 +17,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, Problem
-from ematix_flow.sinks.base import EVENT_TIME, ORDER
+from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.specs.fields import SQL_KINDS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -28,6 +29,8 @@ EVENT_TS = "_event_ts"
 ERROR = "_flow_error"
 POSITION = "_flow_position"
 PAYLOAD = "_flow_payload"
+NUMBER = "_flow_number"
+"""A number of the row's own that a repeated batch gives it again, from sources that know one."""
 IS_BAD = f"{ERROR} IS NOT NULL"
 IS_GOOD = f"{ERROR} IS NULL"
 OURS = "_flow_"
@@ -47,6 +50,10 @@ class Carried:
     """When it happened and which came later: to find the last one of a key."""
     time: bool = False
     """When it happened: to find its window."""
+    number: bool = False
+    """A number of its own: to know it again if a table refuses it."""
+    part: bool = False
+    """Which part of the batch it belongs to: to write each part once."""
     named: frozenset[str] = frozenset()
     """Columns that the declaration calls by name and that may lie beside the payload, such as `_key`."""
 
@@ -59,6 +66,8 @@ class Carried:
             payload=is_told,
             order=window is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
             time=window is not None and window.event_time_column == EVENT_TS,
+            number=window is None and any(target.kind in SQL_KINDS for target in spec.targets),
+            part=window is None and spec.delivery == "exactly_once",
             named=_named(spec),
         )
 
@@ -104,6 +113,9 @@ class Decoded:
     position: Column
     payload: Column
     """The row as the source has it: its bytes, or a struct of its columns. `Origin.rendered` makes bytes of it."""
+    number: Column | None = None
+    part: Column | None = None
+    """Where Spark may bring the rows of a repeated batch in another order of tasks, see `NUMBER` and `PART`."""
     timed: bool = False
     """The time of arrival is a column of the rows, so that nobody has to be asked for that of a bad row."""
     beside: Mapping[str, Column] = field(default_factory=dict)
@@ -186,14 +198,16 @@ def wrapped(
     for name in carried.named & decoded.beside.keys():
         columns.setdefault(name, decoded.beside[name])
     columns[ERROR] = wrong
-    if carried.position:
-        columns[POSITION] = decoded.position
-    if carried.payload:
-        columns[PAYLOAD] = decoded.payload
-    if carried.order or carried.time or (carried.payload and at_hand):
-        columns[EVENT_TIME] = moment
-    if carried.order:
-        columns[ORDER] = decoded.order
+    timed = carried.order or carried.time or (carried.payload and at_hand)
+    ours = {
+        POSITION: decoded.position if carried.position else None,
+        PAYLOAD: decoded.payload if carried.payload else None,
+        EVENT_TIME: moment if timed else None,
+        ORDER: decoded.order if carried.order else None,
+        NUMBER: decoded.number if carried.number else None,
+        PART: decoded.part if carried.part else None,
+    }
+    columns |= {name: column for name, column in ours.items() if column is not None}
     return decoded.rows.select(*[column.alias(name) for name, column in columns.items()])
 
 

@@ -85,6 +85,9 @@ class KafkaSource:
             # Records of one key are in one partition, where offsets tell which came later.
             "order": F.struct("topic", "partition", "offset"),
             "position": position,
+            # Spark brings partitions in one order when it plans a batch, and in another one when it repeats it.
+            "number": _number(self._topics),
+            "part": F.concat_ws("/", "topic", "partition"),
             "payload": F.col("value"),
             "beside": {f"_{name}": F.col(name) for name in _BESIDE if name in records.columns},
         }
@@ -187,6 +190,16 @@ class KafkaSource:
         if self._sample is None:
             self._sample = sample(self._connection, there)
         return self._sample
+
+
+def _number(topics: Subscription) -> Column:
+    """Of its own, and growing within a partition: 40 bits of offset, 14 of partition, the rest is the topic."""
+    from pyspark.sql import functions as F
+
+    if topics.is_pattern:
+        return F.xxhash64("topic", "partition", "offset")
+    which = F.array_position(F.array(*map(F.lit, sorted(topics.names))), F.col("topic"))
+    return which * (1 << 54) + F.col("partition") * F.lit(1 << 40) + F.col("offset")
 
 
 def _raw(records: DataFrame, facts: dict[str, Any]) -> Decoded:

@@ -53,6 +53,7 @@ class Kafka:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
+        self._failed: list[Any] = []
 
     @functools.cached_property
     def admin(self) -> AdminClient:
@@ -95,15 +96,33 @@ class Kafka:
         headers: Sequence[tuple[str, bytes]] = (),
         timestamp: int = 0,
     ) -> None:
-        failed: list[Any] = []
         for value in values:
-            self.producer.produce(
-                topic, _bytes(value), key, partition, headers=list(headers), timestamp=timestamp,
-                on_delivery=lambda error, _: failed.append(error) if error else None,
-            )  # fmt: skip
-            self.producer.poll(0)
+            self.produce(topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp)
+        self.flush()
+
+    def produce(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        headers: Sequence[tuple[str, bytes]] = (),
+        timestamp: int = 0,
+    ) -> None:
+        """Sent with the next `flush` at the latest."""
+        told = {"headers": list(headers), "timestamp": timestamp, "on_delivery": self._told}
+        self.producer.produce(topic, _bytes(value), key, partition, **told)
+        self.producer.poll(0)
+
+    def flush(self) -> None:
         assert self.producer.flush(_SECONDS) == 0
+        failed, self._failed = self._failed, []
         assert not failed, failed
+
+    def _told(self, error: Any, _: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Message]:
         """All that is there now, partition by partition."""
