@@ -11,7 +11,8 @@ from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import Applied, Batch, Capabilities, Staged, TargetUnavailable
 from ematix_flow.sinks.kafka_client import KafkaRefused, TopicNotFound, asked, java_properties, missing_topic, topics
-from ematix_flow.sinks.kafka_records import check_columns, records
+from ematix_flow.sinks.kafka_records import Payload, check_columns, records
+from ematix_flow.sinks.kafka_schemas import registered
 from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
 
@@ -44,11 +45,15 @@ class KafkaSink:
         self._target, self._connection, self._name = target, connection, name
         self._user = f"target {name!r}"
         self._held: DataFrame | None = None
+        self._payload = Payload(connection.payload_format)
         self._check_topic()
 
     def prepare(self, schema: StructType) -> StructType:
         check_columns(schema, self._target, self._connection.payload_format, self._name)
-        return schema
+        if self._connection.payload_format not in {"avro", "json_schema"}:
+            return schema
+        self._payload, fitting = registered(schema, self._target, self._connection, self._user)
+        return fitting
 
     def stage(self, rows: DataFrame, batch: Batch) -> StagedRecords:
         self._forget()
@@ -68,7 +73,7 @@ class KafkaSink:
         return Applied(done)
 
     def _made(self, rows: DataFrame) -> DataFrame:
-        return records(rows, self._target, self._connection.payload_format)
+        return records(rows, self._target, self._payload)
 
     def _sent(self, made: DataFrame, batch: Batch, fence: Fence) -> bool:
         from pyspark.errors import PySparkException

@@ -94,6 +94,9 @@ def librdkafka_properties(connection: KafkaConnection) -> Properties:
         "ssl.certificate.location": connection.ssl_cert,
         "ssl.key.location": connection.ssl_key,
     }
+    for name in ("ssl_ca", "ssl_cert", "ssl_key"):
+        if path := getattr(connection, name):
+            _pem(path, name)
     return own | {key: value for key, value in files.items() if value} | dict(connection.extra)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, NotBuilt, Problem
 from ematix_flow.problems import near
+from ematix_flow.sinks.avro import encoded
 from ematix_flow.sinks.base import HIDDEN, PART
 from ematix_flow.sinks.files import TIMES
+from ematix_flow.sinks.schema_registry import Schema, header
 from ematix_flow.specs import Target
 
 if TYPE_CHECKING:
@@ -16,9 +20,18 @@ if TYPE_CHECKING:
 
 HEADERS = "array<struct<key: string, value: binary>>"
 _VALUE = "value"
+_FORMATS = ("json", "raw_bytes", "avro", "json_schema")
 
 
-def records(rows: DataFrame, target: Target, payload_format: str) -> DataFrame:
+@dataclass(frozen=True)
+class Payload:
+    """How values are written, and by which registered schema."""
+
+    form: str
+    schema: Schema | None = None
+
+
+def records(rows: DataFrame, target: Target, payload: Payload) -> DataFrame:
     """Columns `topic`, `partition`, `key`, `value`, if there is a column for them `headers`, and `PART` as it came."""
     from pyspark.sql import functions as F
 
@@ -31,7 +44,7 @@ def records(rows: DataFrame, target: Target, payload_format: str) -> DataFrame:
         "topic": topic,
         "partition": _or_none(target.partition_column, "int"),
         "key": _key(target.message_key_column, kinds),
-        "value": _value(rows, target, payload_format, kinds),
+        "value": _value(target, payload, kinds),
     }
     if target.headers_column is not None:
         columns["headers"] = _headers(target.headers_column, kinds[target.headers_column])
@@ -65,21 +78,29 @@ def check_columns(schema: StructType, target: Target, payload_format: str, name:
         problems.append(Problem(f"target {name!r} payload_format", found, ", ".join(kinds)))
     if problems:
         raise DeclarationError(f"target {name!r}", problems)
-    if payload_format not in {"json", "raw_bytes"}:
-        raise NotBuilt(f"payload_format {payload_format!r}", instead="built so far: json, raw_bytes")
+    if payload_format not in _FORMATS:
+        raise NotBuilt(f"payload_format {payload_format!r}", instead=f"built so far: {', '.join(_FORMATS)}")
 
 
-def _value(rows: DataFrame, target: Target, payload_format: str, kinds: dict[str, DataType]) -> Column:
-    """What tells where a record goes is part of it, unless its name says that it is beside it, as `_key` is."""
-    from pyspark.sql import functions as F
-
-    if payload_format == "raw_bytes":
-        return _at(_VALUE).cast("binary")
+def written(names: Iterable[str], target: Target) -> list[str]:
+    """The columns of the value. What tells where a record goes is part of it, unless its name says that it is beside
+    it, as `_key` is."""
     routing = {target.message_key_column, target.headers_column, target.partition_column, target.topic_column}
     beside = {name for name in routing if name and name.startswith("_")}.union(HIDDEN)
-    written = [name for name in kinds if name not in beside]
+    return [name for name in names if name not in beside]
+
+
+def _value(target: Target, payload: Payload, kinds: dict[str, DataType]) -> Column:
+    from pyspark.sql import functions as F
+
+    if payload.form == "raw_bytes":
+        return _at(_VALUE).cast("binary")
+    row = F.struct(*map(_at, written(kinds, target)))
+    if payload.form == "avro" and payload.schema is not None:
+        return encoded(row, payload.schema.id, payload.schema.text)
     # Nulls are left out, as in files of JSON lines.
-    return F.to_json(F.struct(*map(_at, written)), {**TIMES, "ignoreNullFields": "true"}).cast("binary")
+    text = F.to_json(row, {**TIMES, "ignoreNullFields": "true"}).cast("binary")
+    return text if payload.schema is None else F.concat(F.lit(header(payload.schema.id)), text)
 
 
 def _key(name: str | None, kinds: dict[str, DataType]) -> Column:

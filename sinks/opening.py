@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from ematix_flow.config import connect, resolve_connection
-from ematix_flow.errors import NotBuilt
+from ematix_flow.connections import KafkaConnection
+from ematix_flow.errors import DeclarationError, NotBuilt, Problem
 from ematix_flow.sinks.base import Sink
 from ematix_flow.sinks.delta import DeltaSink
 from ematix_flow.sinks.duckdb import DuckDBSink
 from ematix_flow.sinks.files import FilesSink
 from ematix_flow.sinks.kafka import KafkaSink
+from ematix_flow.sinks.kafka_letters import DeadLetterTopic
 from ematix_flow.sinks.kafka_transactions import TransactionalKafkaSink
 from ematix_flow.sinks.postgres import PostgresSink
 from ematix_flow.sinks.sqlite import SQLiteSink
-from ematix_flow.specs import Target
+from ematix_flow.specs import PipelineSpec, Target
 
 SINKS: dict[str, Any] = {
     "duckdb": DuckDBSink,
@@ -31,6 +33,18 @@ EXACTLY_ONCE: dict[str, Any] = {"kafka": TransactionalKafkaSink}
 def open_sink(target: Target, name: str, delivery: str = "at_least_once") -> Sink:
     sink: Sink = sink_type(target, delivery)(target, connect(target.connection), name)
     return sink
+
+
+def dead_letter_topic(spec: PipelineSpec) -> DeadLetterTopic | None:
+    """On the cluster that the pipeline reads from, or else on the one that it writes to."""
+    if spec.dead_letter_topic is None or not spec.has_dead_letter_topic:
+        return None
+    given = [*(source.connection for source in spec.sources), *(target.connection for target in spec.targets)]
+    for connection in map(resolve_connection, given):
+        if isinstance(connection, KafkaConnection):
+            return DeadLetterTopic(spec.dead_letter_topic, connect(connection), spec.name)
+    problem = Problem("dead_letter_topic", "neither a source nor a target is kafka", 'dlq_store = "table"')
+    raise DeclarationError(f'pipeline "{spec.name}"', [problem], origin=spec.origin)
 
 
 def sink_type(target: Target, delivery: str = "at_least_once") -> Any:

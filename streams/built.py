@@ -13,7 +13,6 @@ def not_built(spec: PipelineSpec) -> list[str]:
         "[transform.join]": transform.join,
         "[transform.cdc]": transform.cdc,
         "more than one source": len(spec.sources) > 1,
-        "dead_letter_topic": spec.dead_letter_topic,
     }
     return [part for part, declared in parts.items() if declared]
 

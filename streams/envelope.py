@@ -29,6 +29,8 @@ EVENT_TS = "_event_ts"
 ERROR = "_flow_error"
 POSITION = "_flow_position"
 PAYLOAD = "_flow_payload"
+KEY = "_flow_key"
+"""What a dead-letter topic needs beside the payload: the key of the record, and its time."""
 NUMBER = "_flow_number"
 """A number of the row's own that a repeated batch gives it again, from sources that know one."""
 IS_BAD = f"{ERROR} IS NOT NULL"
@@ -50,6 +52,8 @@ class Carried:
     """When it happened and which came later: to find the last one of a key."""
     time: bool = False
     """When it happened: to find its window."""
+    key: bool = False
+    """The key and the time of the record, to send it to a dead-letter topic."""
     number: bool = False
     """A number of its own: to know it again if a table refuses it."""
     part: bool = False
@@ -66,6 +70,7 @@ class Carried:
             payload=is_told,
             order=window is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
             time=window is not None and window.event_time_column == EVENT_TS,
+            key=spec.has_dead_letter_topic,
             number=window is None and any(target.kind in SQL_KINDS for target in spec.targets),
             part=window is None and spec.delivery == "exactly_once",
             named=_named(spec),
@@ -113,6 +118,7 @@ class Decoded:
     position: Column
     payload: Column
     """The row as the source has it: its bytes, or a struct of its columns. `Origin.rendered` makes bytes of it."""
+    key: Column | None = None
     number: Column | None = None
     part: Column | None = None
     """Where Spark may bring the rows of a repeated batch in another order of tasks, see `NUMBER` and `PART`."""
@@ -133,21 +139,29 @@ class BadRow:
     message: str | None
     event_ts: datetime | None
     payload: bytes
+    key: bytes | None = None
+    arrived: datetime | None = None
 
     @classmethod
     def read(cls, error: str) -> BadRow:
         """From `_flow_error`."""
         facts = json.loads(error)
-        micros = facts.get("event_micros")
+        record = facts.get("record") or {}
         return cls(
             position=facts.get("position", ""),
             source=facts.get("source", ""),
             stage=facts["stage"],
             code=facts["code"],
             message=facts.get("message"),
-            event_ts=None if micros is None else _EPOCH + timedelta(microseconds=micros),
+            event_ts=_moment(facts.get("event_micros")),
             payload=base64.b64decode(facts.get("payload") or ""),
+            key=base64.b64decode(record["key"]) if record.get("key") is not None else None,
+            arrived=_moment(record.get("micros")),
         )
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
 
 
 @dataclass(frozen=True)
@@ -165,6 +179,7 @@ class Origin:
             POSITION: {"position": F.col(POSITION), "source": F.lit(self.source)},
             PAYLOAD: {"payload": self.rendered(F.col(PAYLOAD))},
             EVENT_TIME: {"event_micros": F.unix_micros(EVENT_TIME)},
+            KEY: {"record": F.col(KEY)},
         }
         known = [facts for column, facts in carried.items() if column in rows.columns]
         return _error(stage, code, {"message": message}, *known)
@@ -186,6 +201,11 @@ def wrapped(
         # Otherwise the source is asked, once per bad row, when it arrived.
         known["event_micros"] = F.unix_micros(moment) if at_hand else F.lit(None).cast("long")
 
+    record: Column | None = None
+    if carried.key and decoded.key is not None:
+        record = F.struct(decoded.key.alias("key"), F.unix_micros(decoded.arrived).alias("micros"))
+        known["record"] = record
+
     def error(stage: str, code: str, message: Column) -> Column:
         return _error(stage, F.lit(code), {**known, "message": message})
 
@@ -204,6 +224,7 @@ def wrapped(
         PAYLOAD: decoded.payload if carried.payload else None,
         EVENT_TIME: moment if timed else None,
         ORDER: decoded.order if carried.order else None,
+        KEY: record,
         NUMBER: decoded.number if carried.number else None,
         PART: decoded.part if carried.part else None,
     }

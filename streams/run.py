@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.config import resolve_connection
 from ematix_flow.result import RunResult
-from ematix_flow.sinks.opening import open_sink
+from ematix_flow.sinks.opening import dead_letter_topic, open_sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.definition import Definition
 from ematix_flow.state.kernel import NO_WATERMARK
@@ -70,6 +70,7 @@ def run_spec(
     sinks = {name: open_sink(target, name, spec.delivery) for name, target in targets}
     tally, watermark = Tally(), None
     with _opened(spec, store) as memory, asked_to_stop(stop) as asked:
+        memory.publish = memory.publish or dead_letter_topic(spec)
         conf = {"spark.sql.streaming.pollingDelay": f"{spec.idle_pause_ms}ms"}
         conf |= WITH_STATE if spec.transform.window or spec.transform.join else {}
         session = session_for(spec.spark, spark=spark, conf=conf, jar_groups=jar_groups_of(spec))

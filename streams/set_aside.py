@@ -93,6 +93,8 @@ def letters(pipeline: str, batch: int, source: StreamSource, bad_rows: Iterable[
             payload_format=source.payload_format,
             payload=bad.payload,
             failed_at=datetime.now(UTC),
+            key=bad.key,
+            arrived=bad.arrived,
         )
 
 

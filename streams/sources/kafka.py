@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import NotBuilt
+from ematix_flow.sinks.avro import spark_schema
 from ematix_flow.sinks.kafka_client import java_properties, librdkafka_properties, needed, opened
+from ematix_flow.sinks.kafka_records import HEADERS
+from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, registry_of, subject_of
 from ematix_flow.specs import Source
 from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
-from ematix_flow.streams.decode import json_text
+from ematix_flow.streams.avro_reader import avro_columns
+from ematix_flow.streams.decode import Parsed, json_text
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
+from ematix_flow.streams.lagging import tells
 from ematix_flow.streams.reasons import why_bad_json
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer
+from ematix_flow.streams.sources.kafka_lag import KafkaLag
 from ematix_flow.streams.sources.kafka_topics import (
     Subscription,
     check_nothing_is_lost,
@@ -33,7 +40,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_FORMATS = ("json", "raw_bytes", "avro", "json_schema")
 _TEXT = "_flow_text"
+_TOMBSTONE = "the record has no value: it is a tombstone"
+_HEADLESS = "the record does not begin as those do that name a schema of a registry: 0, then four bytes of id"
+_LONGEST = (1 << 31) - 1
 _RAW = "value binary"
 # Of a record that is not there yet.
 _GUESSED_BYTES = 1024
@@ -65,37 +76,47 @@ class KafkaSource:
         self._group: Consumer | None = None
         self.payload_format = connection.payload_format
         self.origin = Origin(name)
-        if self.payload_format not in {"json", "raw_bytes"}:
-            raise NotBuilt(f"payload_format {self.payload_format!r}", instead="built so far: json, raw_bytes")
+        if self.payload_format not in _FORMATS:
+            raise NotBuilt(f"payload_format {self.payload_format!r}", instead=f"built so far: {', '.join(_FORMATS)}")
+        self._registry = registry_of(connection, self._user) if self.payload_format == "avro" else None
+        self._avro: str | None = None
         there = ranges(connection, self._topics, self._user)
         if source.on_data_loss == "fail":
             check_nothing_is_lost(next_positions(store.checkpoint, self._topics), there, self._user)
         self._sample: list[Message] | None = None
         self.payload_schema = self._fixed(name, there, session)
         self._most = self._records_per_batch(batch_bytes, there)
+        tells(store.pipeline, name, KafkaLag(connection, self._topics, store.checkpoint))
 
     def read(self, session: SparkSession, carried: Carried) -> DataFrame:
         from pyspark.sql import functions as F
 
         records = session.readStream.format("kafka").options(**self._options(carried)).load()
         position = F.concat_ws("/", "topic", "partition", "offset")
-        facts: dict[str, Any] = {
-            "arrived": F.col("timestamp"),
-            "timed": True,
+        parsed = self.parsed(records, "value")
+        decoded = Decoded(
+            rows=parsed.rows,
+            columns=parsed.columns,
+            arrived=F.col("timestamp"),
+            timed=True,
             # Records of one key are in one partition, where offsets tell which came later.
-            "order": F.struct("topic", "partition", "offset"),
-            "position": position,
+            order=F.struct("topic", "partition", "offset"),
+            wrong=parsed.wrong,
+            code=f"bad-{self.payload_format.replace('_', '-')}",
+            message=parsed.message,
+            position=position,
+            payload=F.col("value"),
+            key=F.col("key"),
             # Spark brings partitions in one order when it plans a batch, and in another one when it repeats it.
-            "number": _number(self._topics),
-            "part": F.concat_ws("/", "topic", "partition"),
-            "payload": F.col("value"),
-            "beside": {f"_{name}": F.col(name) for name in _BESIDE if name in records.columns},
-        }
-        decoded = _raw(records, facts) if self.payload_format == "raw_bytes" else self._json(records, facts)
+            number=_number(self._topics),
+            part=F.concat_ws("/", "topic", "partition"),
+            beside={f"_{name}": F.col(name) for name in _BESIDE if name in records.columns},
+        )
         return wrapped(decoded, self.origin, carried, self.payload_schema, self._source.event_time_column)
 
     def reason(self, payload: bytes) -> str:
-        return why_bad_json(payload, self.payload_schema)
+        content = payload[HEADER_BYTES:] if self.payload_format == "json_schema" else payload
+        return why_bad_json(content, self.payload_schema)
 
     def place(self, position: str, payload: bytes) -> str:
         topic, partition, offset = position.rsplit("/", 2)
@@ -147,20 +168,37 @@ class KafkaSource:
         }
         return given | ({} if self._most is None else {"maxOffsetsPerTrigger": str(self._most)})
 
-    def _json(self, records: DataFrame, facts: dict[str, Any]) -> Decoded:
+    def parsed(self, rows: DataFrame, column: str) -> Parsed:
+        """Values of records, wherever they are, as columns."""
         from pyspark.sql import functions as F
 
-        texts = records.withColumn(_TEXT, F.col("value").cast("string"))
-        parsed = json_text(texts, _TEXT, self.payload_schema.fields)
-        empty = F.col("value").isNull()
-        return Decoded(
-            rows=parsed.rows,
-            columns=parsed.columns,
-            wrong=empty | parsed.wrong,
-            code="bad-json",
-            message=F.when(empty, F.lit("the record has no value: it is a tombstone")).otherwise(parsed.message),
-            **facts,
-        )
+        value = F.col(column)
+        if self.payload_format == "raw_bytes":
+            return Parsed(rows, {"value": value}, F.lit(False), F.lit(None).cast("string"))
+        if self.payload_format == "avro":
+            assert self._registry is not None
+            return avro_columns(rows, column, self.payload_schema, self._registry, self._avro)
+        content, wrong, why = value, value.isNull(), F.when(value.isNull(), F.lit(_TOMBSTONE))
+        if self.payload_format == "json_schema":
+            content = F.substring(value, HEADER_BYTES + 1, _LONGEST)
+            headless = ~value.startswith(F.lit(MAGIC))
+            wrong, why = wrong | headless, why.when(headless, F.lit(_HEADLESS))
+        found = json_text(rows.withColumn(_TEXT, content.cast("string")), _TEXT, self.payload_schema.fields)
+        return replace(found, wrong=wrong | found.wrong, message=why.otherwise(found.message))
+
+    def beside_of_letters(self, position: Column, arrived: Column) -> Mapping[str, Column]:
+        """What is still known of a record when it comes back as a dead letter."""
+        from pyspark.sql import functions as F
+
+        place = F.split(position, "/")
+        return {
+            "_key": F.lit(None).cast("binary"),
+            "_headers": F.lit(None).cast(HEADERS),
+            "_topic": place[0],
+            "_partition": place[1].cast("int"),
+            "_offset": place[2].cast("long"),
+            "_timestamp": arrived,
+        }
 
     def _fixed(self, name: str, there: Mapping[str, Any], session: SparkSession) -> StructType:
         """Declared, or inferred from the oldest records at the first start."""
@@ -170,12 +208,33 @@ class KafkaSource:
             return declared_schema(_RAW, name)
         if self._source.schema is not None:
             return declared_schema(self._source.schema, name)
+        if self.payload_format == "avro":
+            self._avro = self._reader_schema(name, there)
+            return spark_schema(self._avro)
         memory = f"schema.{file_name(name)}.json"
         if known := self._store.recall(memory):
             return StructType.fromJson(json.loads(known))
-        schema = _inferred([message.value() for message in self._sampled(there)], self._store, session, self._user)
+        skipped = HEADER_BYTES if self.payload_format == "json_schema" else 0
+        values = [value[skipped:] for message in self._sampled(there) if (value := message.value())]
+        schema = _inferred(values, self._store, session, self._user)
         self._store.remember(memory, schema.json())
         return schema
+
+    def _reader_schema(self, name: str, there: Mapping[str, Any]) -> str:
+        """The newest one of the topic at the first start; all records are read as this one from then on."""
+        memory = f"avro.{file_name(name)}.json"
+        if known := self._store.recall(memory):
+            return known
+        assert self._registry is not None
+        for topic in sorted(there):
+            if found := self._registry.latest(subject_of(topic)):
+                self._store.remember(memory, found.text)
+                return found.text
+        subjects = ", ".join(subject_of(topic) for topic in sorted(there)) or "no topic yet"
+        raise NothingToInfer(
+            f"{self._user}: the registry has no schema yet of {subjects}",
+            next_step="register one, or declare the columns with `schema`",
+        )
 
     def _records_per_batch(self, batch_bytes: int | None, there: Mapping[str, Any]) -> int | None:
         """Spark limits a batch by records; bytes are turned into records with the sizes of the oldest ones."""
@@ -202,19 +261,9 @@ def _number(topics: Subscription) -> Column:
     return which * (1 << 54) + F.col("partition") * F.lit(1 << 40) + F.col("offset")
 
 
-def _raw(records: DataFrame, facts: dict[str, Any]) -> Decoded:
-    """The value as it is; a tombstone is a NULL."""
-    from pyspark.sql import functions as F
-
-    nothing: Column = F.lit(None).cast("string")
-    columns = {"value": F.col("value")}
-    return Decoded(rows=records, columns=columns, wrong=F.lit(False), code="bad-bytes", message=nothing, **facts)
-
-
-def _inferred(values: list[bytes | None], store: Store, session: SparkSession, user: str) -> StructType:
+def _inferred(texts: list[bytes], store: Store, session: SparkSession, user: str) -> StructType:
     from pyspark.sql.types import StructType
 
-    texts = [value for value in values if value]
     if not texts:
         raise NothingToInfer(
             f"{user}: there is no record yet to infer the columns from",

@@ -44,6 +44,7 @@ class Shop:
     def __init__(self, kafka: Kafka, folder: Path, operator: str) -> None:
         self.topics, self.kafka, self.operator = Topics(kafka, folder), kafka, operator
         self.source, self.target = kafka.new_topic(PARTITIONS), kafka.new_topic(2)
+        self.dead = kafka.new_topic()
         self.sent = 0
 
     def orders(self, count: int) -> None:
@@ -62,7 +63,7 @@ class Shop:
             on_error="dlq",
             target=self.target,
             writing='message_key_column = "shop"',
-            top='delivery = "exactly_once"',
+            top=f'delivery = "exactly_once"\ndead_letter_topic = "{self.dead}"',
             more=PER_MINUTE if self.operator == "stateful" else "",
         )
 
@@ -111,7 +112,7 @@ def victim(declaration: str, folder: Path, **more: str) -> "subprocess.Popen[byt
 def test_a_kill_at_any_step_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Path, operator: str, point: str) -> None:
     shop = Shop(kafka, tmp_path, operator)
     shop.orders(120)
-    kafka.send(shop.source, ["broken"], partition=0)
+    kafka.send(shop.source, ["broken"], partition=0, key="k")
     with victim(shop.declaration, tmp_path, **{CRASH_AT: f"{point}@1"}) as process:
         ended = process.wait(240)
         # The death of a worker is an error of the batch and leaves the process alive.
@@ -121,6 +122,7 @@ def test_a_kill_at_any_step_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Pa
     letters = DeadLetters(dead_letters_of("orders"))
     assert [letter.payload for letter in letters.all()] == [b"broken"]
     letters.close()
+    assert [(m.key(), m.value()) for m in kafka.read(shop.dead)] == [(b"k", b"broken")]
 
 
 @pytest.mark.parametrize("operator", ["stateless", "stateful"])

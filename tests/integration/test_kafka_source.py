@@ -1,16 +1,20 @@
 """Kafka as a source, against a real broker."""
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from ematix_flow.errors import FlowError
+from ematix_flow.ops.metrics import Metrics
 from ematix_flow.sinks.kafka_client import KafkaUnavailable, TopicNotFound
 from ematix_flow.state.dead_letters import DeadLetters
 from ematix_flow.state.home import dead_letters_of
 from ematix_flow.streams.failures import BadRowError
+from ematix_flow.streams.lagging import lag_of
 from ematix_flow.streams.sources.kafka_topics import DataLost
+from ematix_flow.toml import load_toml
 from tests.services.kafka import Kafka
 from tests.topics import Topics, numbered
 
@@ -161,3 +165,18 @@ def test_a_cluster_that_is_away_may_come_back(topics: Topics) -> None:
     with pytest.raises(KafkaUnavailable, match=r"127\.0\.0\.1:1 does not answer") as away:
         topics.run("orders")
     assert away.value.transient
+
+
+def test_the_lag_is_what_no_committed_batch_has(topics: Topics) -> None:
+    kafka = topics.kafka
+    topic = kafka.new_topic(2)
+    kafka.send(topic, numbered([1, 2]), partition=0)
+    topics.run(topic)
+    lag = lag_of("orders")
+    assert lag is not None
+    assert (lag.records, lag.seconds) == ({(topic, 0): 0, (topic, 1): 0}, 0)
+    kafka.send(topic, numbered(range(5)), partition=1, timestamp=int((time.time() - 60) * 1000))
+    (spec,) = load_toml(text=topics.toml(topic))
+    metrics = Metrics(spec)
+    assert metrics.value("consumer_lag", topic=topic, partition="1") == 5
+    assert 60 <= (metrics.value("lag_seconds") or 0) < 120

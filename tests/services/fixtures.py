@@ -6,9 +6,11 @@ import pytest
 
 from tests.services import kafka as kafka_service
 from tests.services import postgres as postgres_service
+from tests.services import schema_registry as registry_service
 from tests.services import server
 from tests.services.kafka import Kafka
 from tests.services.postgres import Postgres
+from tests.services.schema_registry import SchemaRegistry
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,3 +33,8 @@ def postgres_url(postgres: Postgres) -> str:
 @pytest.fixture(scope="session")
 def kafka() -> Kafka:
     return kafka_service.kafka()
+
+
+@pytest.fixture(scope="session")
+def registry() -> SchemaRegistry:
+    return registry_service.schema_registry()

@@ -213,6 +213,66 @@ class OwnKafka(Server, Kafka):
         return False
 
 
+class SecureKafka(OwnKafka):
+    """Also has a listener that asks for a login over TLS, and one that asks for a certificate. `alice` may log in."""
+
+    password = 'pa"ss\\w0rd'
+
+    def __init__(self) -> None:
+        self.sasl_port, self.mtls_port = free_port(), free_port()
+        super().__init__()
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def properties(self, controller: int) -> dict[str, Any]:
+        self._make_certificates()
+        plain = super().properties(controller)
+        places = f"SASL://127.0.0.1:{self.sasl_port},MTLS://127.0.0.1:{self.mtls_port}"
+        password = self.password.replace("\\", "\\\\").replace('"', '\\"')
+        modules = "org.apache.kafka.common.security"
+        return plain | {
+            "listeners": f"{plain['listeners']},{places}",
+            "advertised.listeners": f"{plain['advertised.listeners']},{places}",
+            "listener.security.protocol.map": f"{plain['listener.security.protocol.map']},SASL:SASL_SSL,MTLS:SSL",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            # In a file of properties a backslash stands for itself when it is doubled.
+            "listener.name.sasl.plain.sasl.jaas.config": (
+                f'{modules}.plain.PlainLoginModule required user_alice="{password}";'.replace("\\", "\\\\")
+            ),
+            "listener.name.sasl.scram-sha-256.sasl.jaas.config": f"{modules}.scram.ScramLoginModule required;",
+            "listener.name.sasl.scram-sha-512.sasl.jaas.config": f"{modules}.scram.ScramLoginModule required;",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self.path("server.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.path("ca.crt"),
+            "listener.name.mtls.ssl.client.auth": "required",
+        }
+
+    def format(self, *more: str) -> None:
+        users = [f"SCRAM-SHA-{bits}=[name=alice,password={self.password}]" for bits in (256, 512)]
+        super().format(*more, *(word for user in users for word in ("--add-scram", user)))
+
+    def _make_certificates(self) -> None:
+        self._certificate("ca", "ca", "-x509")
+        self._certificate("other", "ca", "-x509")
+        for name in ("server", "client"):
+            self._certificate(name, "127.0.0.1")
+            self.run(
+                "openssl", "x509", "-req", "-in", f"{name}.crt", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
+                "-days", "2", "-copy_extensions", "copy", "-out", f"{name}.signed",
+            )  # fmt: skip
+            signed, key = (Path(self.path(f"{name}.{kind}")).read_text(encoding="utf-8") for kind in ("signed", "key"))
+            Path(self.path(f"{name}.pem")).write_text(key + signed, encoding="utf-8")
+
+    def _certificate(self, name: str, subject: str, *how: str) -> None:
+        names = () if how else ("-addext", "subjectAltName=IP:127.0.0.1")
+        self.run(
+            "openssl", "req", *how, "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={subject}",
+            *names, "-keyout", f"{name}.key", "-out", f"{name}.crt",
+        )  # fmt: skip
+
+
 @functools.cache
 def kafka() -> Kafka:
     """One for all tests of this process."""
@@ -225,6 +285,15 @@ def kafka() -> Kafka:
 def own_kafka() -> Iterator[OwnKafka]:
     """One for this test alone, which may kill it."""
     server = OwnKafka()
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@contextmanager
+def secure_kafka() -> Iterator[SecureKafka]:
+    server = SecureKafka()
     try:
         yield server
     finally:
