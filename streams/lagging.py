@@ -15,17 +15,22 @@ class Lag:
     """How long the oldest of them has been waiting."""
 
 
-_asking: dict[str, dict[str, Callable[[], Lag | None]]] = {}
+Ask = Callable[[], Lag | None]
+
+_asking: dict[str, tuple[object, dict[str, Ask]]] = {}
 
 
-def tells(pipeline: str, source: str, ask: Callable[[], Lag | None]) -> None:
-    """From now on, `ask` tells the lag of this source."""
-    _asking.setdefault(pipeline, {})[source] = ask
+def tells(pipeline: str, run: object, source: str, ask: Ask) -> None:
+    """From now on, and until another run of the pipeline tells something, `ask` tells the lag of this source."""
+    if pipeline not in _asking or _asking[pipeline][0] is not run:
+        _asking[pipeline] = (run, {})
+    _asking[pipeline][1][source] = ask
 
 
 def lag_of(pipeline: str) -> Lag | None:
     """Over all sources that tell it; None if none does, or can now."""
-    told = [lag for ask in _asking.get(pipeline, {}).values() if (lag := ask()) is not None]
+    _, sources = _asking.get(pipeline, (None, {}))
+    told = [lag for ask in sources.values() if (lag := ask()) is not None]
     if not told:
         return None
     records = {place: count for lag in told for place, count in lag.records.items()}

@@ -86,7 +86,7 @@ class KafkaSource:
         self._sample: list[Message] | None = None
         self.payload_schema = self._fixed(name, there, session)
         self._most = self._records_per_batch(batch_bytes, there)
-        tells(store.pipeline, name, KafkaLag(connection, self._topics, store.checkpoint))
+        tells(store.pipeline, store, name, KafkaLag(connection, self._topics, store.checkpoint))
 
     def read(self, session: SparkSession, carried: Carried) -> DataFrame:
         from pyspark.sql import functions as F

@@ -112,8 +112,14 @@ class Kafka:
     ) -> None:
         """Sent with the next `flush` at the latest."""
         told = {"headers": list(headers), "timestamp": timestamp, "on_delivery": self._told}
-        self.producer.produce(topic, _bytes(value), key, partition, **told)
-        self.producer.poll(0)
+        while True:
+            try:
+                self.producer.produce(topic, _bytes(value), key, partition, **told)
+            except BufferError:
+                self.producer.poll(0.1)
+            else:
+                self.producer.poll(0)
+                return
 
     def flush(self) -> None:
         assert self.producer.flush(_SECONDS) == 0
