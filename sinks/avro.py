@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import FlowError, MissingExtra
 from ematix_flow.sinks.schema_registry import header
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class AvroUnsuited(FlowError):
     """An Avro schema, or columns, that have no counterpart on the other side."""
 
     code = "avro-unsuited"
+
+
+def needed() -> None:
+    if importlib.util.find_spec("fastavro") is None:
+        raise MissingExtra("fastavro", "avro")
 
 
 def plain(schema: Avro) -> Avro:

@@ -44,8 +44,17 @@ class Fenced:
 
 
 def transactional(connection: KafkaConnection) -> Properties:
-    ours = {"transaction.timeout.ms": _TRANSACTION_MS, "enable.idempotence": True}
-    return ours | librdkafka_properties(connection)
+    return {
+        "transaction.timeout.ms": _TRANSACTION_MS,
+        "enable.idempotence": True,
+        # Large requests; the commit does not wait for one to be full. A broker takes a megabyte by default.
+        "linger.ms": 50,
+        "batch.size": 512 << 10,
+        "batch.num.messages": 100_000,
+        "queue.buffering.max.messages": 0,
+        "queue.buffering.max.kbytes": 64 << 10,
+        **librdkafka_properties(connection),
+    }
 
 
 class Lane:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.problems import near
-from ematix_flow.sinks.avro import avro_schema, spark_schema
+from ematix_flow.sinks.avro import avro_schema, needed, spark_schema
 from ematix_flow.sinks.kafka_records import Payload, written
 from ematix_flow.sinks.schema_registry import registry_of, subject_of
 from ematix_flow.specs import Target
@@ -27,6 +27,8 @@ def registered(
     from pyspark.sql.types import StructField, StructType
 
     form = connection.payload_format
+    if form == "avro":
+        needed()
     if target.topic is None or target.topic_column is not None:
         problem = Problem(f"{user} topic_column", f"has no meaning for {form}: a schema belongs to one topic", "topic")
         raise DeclarationError(user, [problem])

@@ -111,9 +111,19 @@ def _part(first: pa.RecordBatch) -> str:
 
 
 def _produce(producer: Producer, batch: pa.RecordBatch) -> None:
-    columns = [batch.column(name).to_pylist() for name in ("topic", "value", "key", "partition")]
-    headers = batch.column("headers").to_pylist() if "headers" in batch.schema.names else None
-    for number, (topic, value, key, partition) in enumerate(zip(*columns, strict=True)):
-        told = {"headers": [(one["key"], one["value"]) for one in headers[number] or ()]} if headers else {}
-        produced(producer, topic, value, key, -1 if partition is None else partition, **told)
+    topics, values, keys, partitions = (batch.column(name) for name in ("topic", "value", "key", "partition"))
+    records = zip(topics.to_pylist(), values.to_pylist(), keys.to_pylist(), strict=True)
+    if "headers" not in batch.schema.names and partitions.null_count == len(partitions):
+        # Each call counts: this is where most of the time goes.
+        produce = producer.produce
+        for record in records:
+            try:
+                produce(*record)
+            except BufferError:
+                produced(producer, *record)
+    else:
+        headers = batch.column("headers").to_pylist() if "headers" in batch.schema.names else [None] * len(topics)
+        for record, partition, given in zip(records, partitions.to_pylist(), headers, strict=True):
+            told = [(one["key"], one["value"]) for one in given or ()]
+            produced(producer, *record, -1 if partition is None else partition, headers=told)
     producer.poll(0)

@@ -36,13 +36,20 @@ def open_sink(target: Target, name: str, delivery: str = "at_least_once") -> Sin
 
 
 def dead_letter_topic(spec: PipelineSpec) -> DeadLetterTopic | None:
-    """On the cluster that the pipeline reads from, or else on the one that it writes to."""
-    if spec.dead_letter_topic is None or not spec.has_dead_letter_topic:
+    cluster = dead_letter_cluster(spec)
+    if cluster is None or spec.dead_letter_topic is None:
+        return None
+    return DeadLetterTopic(spec.dead_letter_topic, connect(cluster), spec.name)
+
+
+def dead_letter_cluster(spec: PipelineSpec) -> KafkaConnection | None:
+    """The one that the pipeline reads from, or else the one that it writes to."""
+    if not spec.has_dead_letter_topic:
         return None
     given = [*(source.connection for source in spec.sources), *(target.connection for target in spec.targets)]
     for connection in map(resolve_connection, given):
         if isinstance(connection, KafkaConnection):
-            return DeadLetterTopic(spec.dead_letter_topic, connect(connection), spec.name)
+            return connection
     problem = Problem("dead_letter_topic", "neither a source nor a target is kafka", 'dlq_store = "table"')
     raise DeclarationError(f'pipeline "{spec.name}"', [problem], origin=spec.origin)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import NotBuilt
-from ematix_flow.sinks.avro import spark_schema
+from ematix_flow.sinks import avro
 from ematix_flow.sinks.kafka_client import java_properties, librdkafka_properties, needed, opened
 from ematix_flow.sinks.kafka_records import HEADERS
 from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, registry_of, subject_of
@@ -78,7 +78,10 @@ class KafkaSource:
         self.origin = Origin(name)
         if self.payload_format not in _FORMATS:
             raise NotBuilt(f"payload_format {self.payload_format!r}", instead=f"built so far: {', '.join(_FORMATS)}")
-        self._registry = registry_of(connection, self._user) if self.payload_format == "avro" else None
+        self._registry = None
+        if self.payload_format == "avro":
+            avro.needed()
+            self._registry = registry_of(connection, self._user)
         self._avro: str | None = None
         there = ranges(connection, self._topics, self._user)
         if source.on_data_loss == "fail":
@@ -210,7 +213,7 @@ class KafkaSource:
             return declared_schema(self._source.schema, name)
         if self.payload_format == "avro":
             self._avro = self._reader_schema(name, there)
-            return spark_schema(self._avro)
+            return avro.spark_schema(self._avro)
         memory = f"schema.{file_name(name)}.json"
         if known := self._store.recall(memory):
             return StructType.fromJson(json.loads(known))

@@ -175,11 +175,11 @@ def check_nothing_is_lost(positions: Positions, there: Mapping[str, Mapping[int,
             if held is None:
                 lost.append(f"{place} is gone; it was read up to offset {position}")
             elif position < held[0]:
-                lost.append(f"{place}: offsets {position} to {held[0] - 1} are gone, the first one there is {held[0]}")
+                several = position + 1 < held[0]
+                gone = f"offsets {position} to {held[0] - 1} are gone" if several else f"offset {position} is gone"
+                lost.append(f"{place}: {gone}, the first one there is {held[0]}")
             elif position > held[1]:
-                lost.append(
-                    f"{place} ends at offset {held[1]}, but was read up to {position}: it was made anew"
-                )  # fmt: skip
+                lost.append(f"{place} ends at offset {held[1]}, but was read up to {position}: it was made anew")
     if lost:
         raise DataLost(f"{user}: " + "; ".join(lost))
 

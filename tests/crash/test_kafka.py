@@ -17,8 +17,9 @@ import pytest
 from ematix_flow.state.dead_letters import DeadLetters
 from ematix_flow.state.home import dead_letters_of
 from ematix_flow.streams.steps import CRASH_AT, STEPS
-from tests.services.kafka import Kafka
+from tests.services.kafka import Kafka, own_kafka
 from tests.topics import Topics
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
@@ -145,3 +146,19 @@ def test_kills_at_any_time_lose_and_double_nothing(kafka: Kafka, tmp_path: Path,
         shop.orders(200)
     shop.run()
     shop.check()
+
+
+@pytest.mark.parametrize("operator", ["stateless", "stateful"])
+def test_a_broker_that_dies_and_comes_back_loses_and_doubles_nothing(tmp_path: Path, operator: str) -> None:
+    with own_kafka() as broker:
+        shop = Shop(broker, tmp_path, operator)
+        shop.orders(4000)
+        many_batches = shop.declaration.replace("max_rows_per_batch = 1000", "max_rows_per_batch = 100")
+        with victim(many_batches, tmp_path) as process:
+            wait_for(lambda: broker.read(shop.target))
+            broker.kill()
+            broker.start()
+            # It may have noticed nothing, or have ended with an error that passes.
+            assert process.wait(240) in {0, 1}
+        shop.run()
+        shop.check()

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -212,6 +213,9 @@ class OwnKafka(Server, Kafka):
     def command(self) -> Sequence[str]:
         options = ("-Xmx512m", "-XX:TieredStopAtLevel=1", f"-Dlog4j.configuration=file:{self.folder}/log4j.properties")
         return [*_java("kafka.Kafka", *options), str(self._settings)]
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
 
     def answers(self) -> bool:
         with suppress(KafkaException):
