@@ -27,6 +27,7 @@ from ematix_flow.streams.runner import BatchReport, Drained, Runner, Tally
 from ematix_flow.streams.session import WITH_STATE, session_for
 from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
+from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.stopping import asked_to_stop
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 IsIdle = Callable[[], bool]
 OpenSource = Callable[[PipelineSpec, int, Store, "SparkSession"], StreamSource]
+"""By its place among the sources of the pipeline."""
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ def run_spec(
                 runner = Runner(spec, opened, sinks, memory, planned, lookups, on_batch, on_step)
                 tally = runner.tally
                 _run(spec, runner, planned, memory, asked, on_start, bounded=bounded)
-                if bounded and not asked.is_set() and _moved_at_the_end(spec, runner, planned, flush, clock):
+                if bounded and not asked.is_set() and _moved_at_the_end(spec, runner, flush, clock):
                     _run(spec, runner, planned, memory, asked, on_start, bounded=bounded)
                 watermark = runner.watermark
         status = "stopped" if asked.is_set() else "success"
@@ -116,8 +118,8 @@ def _run(
         while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions
             if asked.is_set():
                 runner.drain()
-            elif not bounded and runner.quiet_seconds * 1000 > spec.watermark.source_idleness_ms:
-                _moved_to_the_last_deadline(runner, planned)
+            elif not bounded and runner.told is not None:
+                runner.clocks.tend(runner.told.held.last_deadline)
     except StreamingQueryException as error:
         if isinstance(runner.failure, Drained):
             return
@@ -127,24 +129,13 @@ def _run(
         time.sleep(_POLL_SECONDS)
 
 
-def _moved_to_the_last_deadline(runner: Runner, planned: Plan) -> bool:
-    """Let a tick close what is open, if anything is. It moves the watermark no further than that, because the watermark
-    is kept, and newer rows must not be late for it."""
-    return runner.told is not None and _moved(runner, planned, runner.told.held.last_deadline)
-
-
-def _moved_at_the_end(spec: PipelineSpec, runner: Runner, planned: Plan, flush: bool, clock: datetime | None) -> bool:
-    if flush:
-        return _moved_to_the_last_deadline(runner, planned)
-    lateness = timedelta(milliseconds=spec.watermark.lateness_ms)
-    return clock is not None and _moved(runner, planned, (clock - lateness - _EPOCH) // timedelta(microseconds=1))
-
-
-def _moved(runner: Runner, planned: Plan, watermark: int | None) -> bool:
-    if planned.ticks is None or watermark is None or (runner.watermark is not None and watermark <= runner.watermark):
+def _moved_at_the_end(spec: PipelineSpec, runner: Runner, flush: bool, clock: datetime | None) -> bool:
+    if runner.told is None:
         return False
-    planned.ticks.move(watermark)
-    return True
+    if flush:
+        return runner.clocks.move(runner.told.held.last_deadline)
+    lateness = timedelta(milliseconds=spec.watermark.lateness_ms)
+    return clock is not None and runner.clocks.move((clock - lateness - _EPOCH) // timedelta(microseconds=1))
 
 
 def _open_when_there_is_input(
@@ -156,16 +147,25 @@ def _open_when_there_is_input(
     on_start: Callable[[IsIdle], None],
     *,
     bounded: bool,
-) -> StreamSource | None:
-    """Without a schema, a daemon waits for the first input to infer it from; a bounded run has nothing to do."""
+) -> Sources | None:
+    """Without a schema, a daemon waits for the first input to infer it from. A bounded run without any input has
+    nothing to do; one that has some, but not of every source, cannot know the columns."""
     while True:
-        try:
-            return opening(spec, 0, store, session)
-        except NothingToInfer as error:
-            on_start(lambda: True)
-            if bounded or asked.wait(spec.idle_pause_ms / 1000):
-                return None
-            _log.info("waiting", extra={"pipeline": spec.name, "reason": error.found})
+        opened: list[StreamSource] = []
+        missing: list[NothingToInfer] = []
+        for place in range(len(spec.sources)):
+            try:
+                opened.append(opening(spec, place, store, session))
+            except NothingToInfer as error:
+                missing.append(error)
+        if not missing:
+            return Sources(opened)
+        on_start(lambda: True)
+        if bounded and opened:
+            raise missing[0]
+        if bounded or asked.wait(spec.idle_pause_ms / 1000):
+            return None
+        _log.info("waiting", extra={"pipeline": spec.name, "reason": missing[0].found})
 
 
 def _result(spec: PipelineSpec, tally: Tally, status: str, watermark: int | None, seconds: float) -> RunResult:
