@@ -29,6 +29,7 @@ class Metrics:
         self._labels = {"pipeline": spec.name}
         self._sources = spec.source_names
         self._lateness = spec.watermark.lateness_ms / 1000
+        self._state_bytes: dict[str, int] = {}
         self._has_window, self._has_join = spec.transform.window is not None, spec.transform.join is not None
         counter, gauge = self._counter, self._gauge
         self._consumed = counter("rows_consumed", "Rows taken from the sources, bad ones included.")
@@ -75,7 +76,7 @@ class Metrics:
         for stage, rows in report.dropped.items():
             self._dropped.labels(**self._labels, stage=stage).inc(rows)
         if report.windows is not None:
-            self._told(report.windows)
+            self._told(report.windows, report.operator or "")
         for step, seconds in report.seconds.items():
             self._seconds.labels(**self._labels, step=step).observe(seconds)
 
@@ -102,18 +103,21 @@ class Metrics:
         self._bytes.labels(**self._labels)
         self._late.labels(**self._labels, policy=late_data)
 
-    def _told(self, told: Told) -> None:
-        if self._has_window:
+    def _told(self, told: Told, operator: str) -> None:
+        if operator == "window":
             self._emitted.labels(**self._labels).inc(told.emitted)
             self._active.labels(**self._labels).set(told.held.windows)
             self._groups.labels(**self._labels).set(told.held.groups)
-        if self._has_join:
+        if operator == "join":
             for side in _SIDES:
                 self._buffers.labels(**self._labels, side=side).set(told.held.buffers.get(side, 0))
                 self._late_by_side.labels(**self._labels, side=side).inc(told.late_by_side[side])
-        self._bytes.labels(**self._labels).set(told.held.state_bytes)
+        self._state_bytes[operator] = told.held.state_bytes
+        self._bytes.labels(**self._labels).set(sum(self._state_bytes.values()))
         for policy, rows in told.late.items():
             self._late.labels(**self._labels, policy=policy).inc(rows)
+        if operator == "window" and self._has_join:
+            return  # its source is the join
         for source, latest in zip(self._sources, told.held.latest, strict=True):
             if latest is not None:
                 self._watermark.labels(**self._labels, source=source).set(latest / 1_000_000 - self._lateness)

@@ -10,7 +10,6 @@ def not_built(spec: PipelineSpec) -> list[str]:
     """The parts of a pipeline that are declared but cannot run yet."""
     transform = spec.transform
     parts = {
-        "[transform.window] after [transform.join]": transform.join and transform.window,
         "[transform.cdc]": transform.cdc,
         "dead_letter_topic": spec.dead_letter_topic,
     }

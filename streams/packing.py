@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 BLOCK, BUCKET, PIECE, TABLE = "_flow_block", "_flow_bucket", "_flow_piece", "_flow_table"
 CLOCK = "_flow_clock"
-"""The latest event time in a table."""
+"""How far a table shows event time to have come: the latest time in it, or its horizon."""
+HORIZON = "_flow_horizon"
+"""In microseconds since 1970, where rows do not come in the order of their times: none before it will come."""
 NOTE = "_flow_note"
 """What a group tells of a step, in a row of its own."""
 REASON = "_flow_reason"
@@ -52,15 +54,17 @@ def packing(operator: Operator) -> Callable[[Iterable[pa.RecordBatch]], Iterator
             bad = rows.filter(pc.equal(rows[BUCKET], BAD)).select([ERROR])
             good = rows.filter(pc.greater_equal(rows[BUCKET], 0)).drop_columns([ERROR])
             latest = pc.max(good[TIME])
+            if HORIZON in rows.column_names:
+                latest, good = pc.max(rows[HORIZON]).cast(latest.type), good.drop_columns([HORIZON])
             if operator.prepared is not None and good.num_rows:
                 good = operator.prepared(good, BUCKET)
             groups = [(0, BAD, bad)] if bad.num_rows else []
             groups += _cut(good, operator.block_ms)
-            if groups:
-                blocks, buckets, tables = zip(*groups, strict=True)
+            if groups or latest.is_valid:
+                blocks, buckets, tables = zip(*groups or [(0, TICK, bad.slice(0, 0))], strict=True)
                 packed_tables = pa.array([_as_bytes(table) for table in tables], pa.binary())
-                columns = {BLOCK: blocks, BUCKET: pa.array(buckets, pa.int32()), PIECE: [piece] * len(groups)}
-                columns |= {TABLE: packed_tables, CLOCK: pa.repeat(latest, len(groups))}
+                columns = {BLOCK: blocks, BUCKET: pa.array(buckets, pa.int32()), PIECE: [piece] * len(blocks)}
+                columns |= {TABLE: packed_tables, CLOCK: pa.repeat(latest, len(blocks))}
                 yield pa.RecordBatch.from_pydict(columns)
             piece += 1
 

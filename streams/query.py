@@ -13,6 +13,7 @@ from ematix_flow.state.store import Store
 from ematix_flow.streams.branches import Branch, branches_of, in_one_shape, origin_of, together
 from ematix_flow.streams.envelope import ERROR, OURS, Origin, as_json_bytes, with_itself_as_payload
 from ematix_flow.streams.failures import spark_words
+from ematix_flow.streams.handover import with_event_ts
 from ematix_flow.streams.joining import join_inputs, join_operator_of
 from ematix_flow.streams.named_sources import (
     is_over_names,
@@ -75,10 +76,7 @@ def plan(spec: PipelineSpec, sources: Sources, session: SparkSession, store: Sto
         rows = observed(together(done.branches))
         return Plan(rows, origin, done.batch_transform, read_often=done.read_often)
     if done.batch_transform is not None:
-        raise BadSql(
-            "the SELECT needs a whole batch at once, and what feeds windows must work row by row",
-            next_step="leave grouping, sorting and lookups to the window, or to a pipeline of its own",
-        )
+        raise _needs_a_batch()
     operator = window_operator_of(spec, done.branches, store)
     ticks = ticks_of(branches, operator, store)
     inputs = [
@@ -97,13 +95,24 @@ def _joined(spec: PipelineSpec, branches: Sequence[Branch], session: SparkSessio
     ticks = ticks_of(branches, operator, store)
     inputs = join_inputs(join, branches, [one.read(session) for one in ticks])
     rows = stateful(inputs, operator, origin_of(branches))
-    origin = Origin("")
+    origin, batch_transform = Origin(""), None
     if spec.transform.sql is not None:
         if spec.transform.on_error != "drop":
             rows, origin = with_itself_as_payload(rows, operator.output.names), Origin("", as_json_bytes)
         done = _transformed(spec, [Branch(rows, tuple(operator.output.names), origin)])
-        return Plan(observed(done.branches[0].rows), origin, done.batch_transform, operator, ticks)
-    return Plan(observed(rows), origin, operator=operator, ticks=ticks)
+        if done.batch_transform is not None and spec.transform.window is not None:
+            raise _needs_a_batch()
+        rows, batch_transform = done.branches[0].rows, done.batch_transform
+    if spec.transform.window is not None:
+        rows = with_event_ts(rows)
+    return Plan(observed(rows), origin, batch_transform, operator, ticks)
+
+
+def _needs_a_batch() -> BadSql:
+    return BadSql(
+        "the SELECT needs a whole batch at once, and what feeds windows must work row by row",
+        next_step="leave grouping, sorting and lookups to the window, or to a pipeline of its own",
+    )
 
 
 def _transformed(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed:

@@ -64,6 +64,8 @@ class BatchReport:
     """Time by step of the commit protocol."""
     windows: Told | None = None
     """What the operator told, if there is one."""
+    operator: str | None = None
+    """Which one: `join` or `window`."""
 
     @property
     def bad(self) -> Mapping[str, int]:
@@ -250,6 +252,7 @@ class Runner:
             dropped=self._counted("drop"),
             seconds=dict(self.watch.latest),
             windows=self.told,
+            operator="join" if self._spec.transform.join else "window" if self._open else None,
         )
 
     def run_in(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:

@@ -20,6 +20,7 @@ from ematix_flow.streams.packing import (
     BUCKET,
     CARRIED,
     CLOCK,
+    HORIZON,
     NOTE,
     PIECE,
     REASON,
@@ -100,15 +101,18 @@ def alike(value: Column, kind: DataType) -> Column:
 
 
 def _given(each: Input, operator: Operator) -> DataFrame:
-    """Rows that are bad or wanted, in groups, with what a kernel gets of each."""
+    """Rows that are bad or wanted, in groups, with what a kernel gets of each. With a horizon, also those that bring
+    nothing else."""
     from pyspark.sql import functions as F
 
     rows = _timed(each, operator)
     columns = [column.alias(name) for name, column in each.columns.items()]
     carried = [name for name in CARRIED if name in rows.columns] if operator.late == "dlq" else []
     bucket = F.pmod(F.xxhash64(*each.keys), F.lit(operator.buckets)) if each.keys else F.lit(0)
-    bucket = F.when(F.expr(IS_GOOD), bucket).otherwise(BAD).cast("int").alias(BUCKET)
-    return rows.select(bucket, ERROR, *columns, TIME, *carried)
+    bucket = F.when(F.expr(IS_GOOD), bucket).otherwise(BAD)
+    if HORIZON in rows.columns:
+        bucket, carried = F.when(F.col(KEEP), bucket).otherwise(TICK), [*carried, HORIZON]
+    return rows.select(bucket.cast("int").alias(BUCKET), ERROR, *columns, TIME, *carried)
 
 
 def _timed(each: Input, operator: Operator) -> DataFrame:
@@ -116,14 +120,15 @@ def _timed(each: Input, operator: Operator) -> DataFrame:
     from pyspark.sql import functions as F
 
     rows = each.rows
-    if KEEP in rows.columns:
+    if KEEP in rows.columns and HORIZON not in rows.columns:
         rows = rows.where(f"{IS_BAD} OR {KEEP}")
     given = F.col(f"`{each.event_time}`")
     time = as_timestamp(given, rows.select(given).schema[0].dataType)
     rows = rows.withColumn(TIME, F.when(F.expr(IS_GOOD), time))
     message = F.lit(f"column {operator.shown_event_time}: there is no event time")
     without = each.origin.error(rows, "event_time", F.lit("no-event-time"), message)
-    return rows.withColumn(ERROR, F.coalesce(ERROR, F.when(F.col(TIME).isNull(), without)))
+    is_row = F.col(KEEP) if HORIZON in rows.columns else F.lit(True)
+    return rows.withColumn(ERROR, F.coalesce(ERROR, F.when(is_row & F.col(TIME).isNull(), without)))
 
 
 def _packed(each: Input, rows: DataFrame, operator: Operator, number: int) -> DataFrame:
@@ -145,7 +150,7 @@ def _stepped_schema(given: Sequence[DataFrame], operator: Operator) -> pa.Schema
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schemas = [to_arrow_schema(rows.drop(ERROR).schema, timezone="UTC") for rows in given]
+    schemas = [to_arrow_schema(rows.drop(ERROR, HORIZON).schema, timezone="UTC") for rows in given]
     # A constant is never NULL, which is nothing that a state depends on.
     schema = pa.schema([field.with_nullable(True) for field in pa.unify_schemas(schemas, promote_options="default")])
     if operator.prepared is not None:

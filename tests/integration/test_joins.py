@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -171,3 +172,43 @@ def test_a_bad_join_says_what_is_wrong() -> None:
     wrong = WITHIN_TEN_SECONDS.replace('["id"]', '["item"]')
     with pipeline_test(wrong) as paid, pytest.raises(DeclarationError, match=r"string.*bigint"):
         paid.run()
+
+
+def test_a_window_may_follow_as_a_stage_of_its_own() -> None:
+    window = """
+[transform.window]
+kind = "tumbling"
+duration_ms = 60000
+group_by = ["item"]
+late_data = "dlq"
+[[transform.window.aggregations]]
+agg = "count"
+as = "n"
+[[transform.window.aggregations]]
+agg = "sum"
+column = "amount"
+as = "amount"
+"""
+    sql = '[transform]\nsql = "SELECT left_item AS item, right_amount AS amount FROM source"\n'
+    declared = UP_TO_TEN_LATER.replace("[transform.join]", sql + "[transform.join]") + 'kind = "left_outer"\n' + window
+    with pipeline_test(declared) as paid:
+        both(paid, [order(1, 5), order(2, 50), order(3, 56), order(4, 58)], [payment(1, 6), payment(3, 61)])
+        first = paid.run(flush=False)
+        # The payment of 61 s counts in the second minute; nothing is over yet, because partners may still come.
+        assert paid.rows() == []
+        assert first.rows_consumed == 6
+
+        # What stayed alone comes out when its time is over, and is in time for its window all the same.
+        both(paid, [order(5, 300)], [payment(5, 301)])
+        second = paid.run(flush=False)
+        minute = [(row["window_start"].minute, row["n"], row["amount"]) for row in paid.rows()]
+        assert minute == [(0, 3, Decimal("9.50")), (1, 1, Decimal("9.50"))]
+        assert (second.late_rows, second.rows_written) == ({}, {"paid": 2})
+
+        last = paid.run()
+        assert [row["n"] for row in paid.rows()] == [3, 1, 1]
+        assert last.watermark == datetime.fromisoformat(at(360))
+        assert paid.metric("rows_consumed_total") == 8
+        assert paid.metric("rows_written_total", target="paid") == 3
+        assert paid.metric("windows_emitted_total") == 3
+        assert paid.metric("state_bytes") == 0
