@@ -26,14 +26,16 @@ _TOLD = (
 class DeadLetterTopic:
     """Called with the letters of a batch, gives them on, and has sent them when the last one was taken."""
 
-    def __init__(self, topic: str, connection: Connection, pipeline: str) -> None:
+    def __init__(self, topic: str, connection: Connection) -> None:
         assert isinstance(connection, KafkaConnection)
-        self._topic, self._connection, self._pipeline = topic, connection, pipeline
+        self._topic, self._connection = topic, connection
         known = asked(connection, topics)
         if topic not in known:
             raise missing_topic(topic, known, "dead_letter_topic")
 
-    def __call__(self, generation: str, batch: int, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+    def __call__(
+        self, pipeline: str, generation: str, batch: int, letters: Iterable[DeadLetter]
+    ) -> Iterator[DeadLetter]:
         waiting = iter(letters)
         first = next(waiting, None)
         if first is None:
@@ -47,7 +49,7 @@ class DeadLetterTopic:
 
         from confluent_kafka import KafkaException
 
-        fenced = Fenced(transactional(self._connection), self._pipeline, generation, batch)
+        fenced = Fenced(transactional(self._connection), pipeline, generation, batch)
         try:
             done = sent_once(fenced, "dead-letters", self._topic, send)
         except KafkaException as error:

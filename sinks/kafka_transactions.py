@@ -104,7 +104,7 @@ def _send(
 def _part(first: pa.RecordBatch) -> str:
     from pyspark import TaskContext
 
-    if PART in first.schema.names:
+    if PART in first.schema.names and first.column(PART)[0].is_valid:
         return str(first.column(PART)[0].as_py())
     context = TaskContext.get()
     return f"task-{context.partitionId() if context else 0}"

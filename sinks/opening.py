@@ -39,7 +39,7 @@ def dead_letter_topic(spec: PipelineSpec) -> DeadLetterTopic | None:
     cluster = dead_letter_cluster(spec)
     if cluster is None or spec.dead_letter_topic is None:
         return None
-    return DeadLetterTopic(spec.dead_letter_topic, connect(cluster), spec.name)
+    return DeadLetterTopic(spec.dead_letter_topic, connect(cluster))
 
 
 def dead_letter_cluster(spec: PipelineSpec) -> KafkaConnection | None:

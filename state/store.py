@@ -27,8 +27,8 @@ DEFINITION = "definition.json"
 _log = logging.getLogger(__name__)
 
 
-Publish = Callable[[str, int, Iterable[DeadLetter]], Iterator[DeadLetter]]
-"""Takes the letters of a batch of a generation, tells them elsewhere, and gives them on."""
+Publish = Callable[[str, str, int, Iterable[DeadLetter]], Iterator[DeadLetter]]
+"""Takes the letters of a batch of a pipeline's generation, tells them elsewhere, and gives them on."""
 
 
 class Store:
@@ -64,6 +64,11 @@ class Store:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
+
+    @property
+    def handover(self) -> Path:
+        """For what a stage gives to the next one, which is kept as the checkpoint is."""
+        return self.checkpoint / "handover"
 
     def remember(self, name: str, text: str) -> None:
         """Write down a fact that must live exactly as long as the checkpoint, such as an inferred schema. The next
@@ -112,7 +117,9 @@ class Store:
 
     def divert(self, letters: Iterable[DeadLetter]) -> None:
         """Step 6 of the commit protocol, for every batch: the rows of it that failed, often none."""
-        self.dead_letters.put(self.publish(self.generation, self._saved, letters) if self.publish else letters)
+        self.dead_letters.put(
+            self.publish(self.pipeline, self.generation, self._saved, letters) if self.publish else letters
+        )
 
     def committed(self, batch: int) -> bool:
         return (self.checkpoint / "commits" / str(batch)).exists()
@@ -189,6 +196,23 @@ class ReplayStore(Store):
         return self._of.dead_letters()
 
 
+class StageStore(Store):
+    """Memory of a stage that comes before the last one of a pipeline, whose store must be open: a checkpoint, a lock
+    and fences of its own, and the pipeline's dead letters."""
+
+    def __init__(self, spec: PipelineSpec, stage: str) -> None:
+        self._of = Memory(spec.name, spec.state_store)
+        name = f"{spec.name} ({stage})"
+        super().__init__(name, self._of.folder / stage, open_vault(name, spec.state_store), _seconds(spec))
+
+    def close(self) -> None:
+        super().close()
+        self._of.close()
+
+    def _dead_letters(self) -> DeadLetters:
+        return self._of.dead_letters()
+
+
 class MemoryStore(Store):
     """Keeps nothing after exit; for tests."""
 
@@ -205,6 +229,10 @@ def open_store(spec: PipelineSpec) -> Store:
         return MemoryStore(spec.name)
     vault = open_vault(spec.name, spec.state_store)
     return Store(spec.name, folder_of(spec.name, spec.state_store), vault, _seconds(spec))
+
+
+def open_stage_store(spec: PipelineSpec, stage: str) -> Store:
+    return MemoryStore(f"{spec.name} ({stage})") if spec.state_store.kind == "in_memory" else StageStore(spec, stage)
 
 
 def _seconds(spec: PipelineSpec) -> float:

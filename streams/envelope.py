@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 EVENT_TS = "_event_ts"
 ERROR = "_flow_error"
 POSITION = "_flow_position"
+SOURCE = "_flow_source"
+"""Where the rows of several sources are together: the name of the source of each."""
 PAYLOAD = "_flow_payload"
 KEY = "_flow_key"
 """What a dead-letter topic needs beside the payload: the key of the record, and its time."""
@@ -58,21 +60,24 @@ class Carried:
     """A number of its own: to know it again if a table refuses it."""
     part: bool = False
     """Which part of the batch it belongs to: to write each part once."""
+    several: bool = False
+    """Rows of other sources are beside it, whose numbers and parts must not be its own."""
     named: frozenset[str] = frozenset()
     """Columns that the declaration calls by name and that may lie beside the payload, such as `_key`."""
 
     @classmethod
     def by(cls, spec: PipelineSpec) -> Carried:
-        window = spec.transform.window
-        is_told = spec.transform.on_error != "drop" or (window is not None and window.late_data == "dlq")
+        first = spec.transform.join or spec.transform.window
+        is_told = spec.transform.on_error != "drop" or (first is not None and first.late_data == "dlq")
         return cls(
             position=is_told,
             payload=is_told,
-            order=window is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
-            time=window is not None and window.event_time_column == EVENT_TS,
+            order=first is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
+            time=first is not None and first.event_time_column == EVENT_TS,
             key=spec.has_dead_letter_topic,
-            number=window is None and any(target.kind in SQL_KINDS for target in spec.targets),
-            part=window is None and spec.delivery == "exactly_once",
+            number=first is None and any(target.kind in SQL_KINDS for target in spec.targets),
+            part=first is None and spec.delivery == "exactly_once",
+            several=len(spec.sources) > 1,
             named=_named(spec),
         )
 
@@ -181,8 +186,17 @@ class Origin:
             EVENT_TIME: {"event_micros": F.unix_micros(EVENT_TIME)},
             KEY: {"record": F.col(KEY)},
         }
+        if SOURCE in rows.columns:
+            carried[POSITION]["source"] = F.col(SOURCE)
         known = [facts for column, facts in carried.items() if column in rows.columns]
         return _error(stage, code, {"message": message}, *known)
+
+
+def with_itself_as_payload(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """For rows that are of no one row of a source; `as_json_bytes` renders them."""
+    from pyspark.sql import functions as F
+
+    return rows.withColumn(PAYLOAD, F.struct(*[F.col(f"`{name}`") for name in columns]))
 
 
 def wrapped(
@@ -218,6 +232,10 @@ def wrapped(
     for name in carried.named & decoded.beside.keys():
         columns.setdefault(name, decoded.beside[name])
     columns[ERROR] = wrong
+    number, part = decoded.number, decoded.part
+    if carried.several and number is not None and part is not None:
+        number = F.xxhash64(F.lit(origin.source), decoded.position)
+        part = F.concat_ws("/", F.lit(origin.source), part)
     timed = carried.order or carried.time or (carried.payload and at_hand)
     ours = {
         POSITION: decoded.position if carried.position else None,
@@ -225,8 +243,8 @@ def wrapped(
         EVENT_TIME: moment if timed else None,
         ORDER: decoded.order if carried.order else None,
         KEY: record,
-        NUMBER: decoded.number if carried.number else None,
-        PART: decoded.part if carried.part else None,
+        NUMBER: number if carried.number else None,
+        PART: part if carried.part else None,
     }
     columns |= {name: column for name, column in ours.items() if column is not None}
     return decoded.rows.select(*[column.alias(name) for name, column in columns.items()])

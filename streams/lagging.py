@@ -29,8 +29,9 @@ def tells(pipeline: str, run: object, source: str, ask: Ask) -> None:
 
 def lag_of(pipeline: str) -> Lag | None:
     """Over all sources that tell it; None if none does, or can now."""
-    _, sources = _asking.get(pipeline, (None, {}))
-    told = [lag for ask in sources.values() if (lag := ask()) is not None]
+    # A join before a window is a stage of its own, and has the sources.
+    stages = [_asking[name][1] for name in (pipeline, f"{pipeline} (join)") if name in _asking]
+    told = [lag for sources in stages for ask in sources.values() if (lag := ask()) is not None]
     if not told:
         return None
     records = {place: count for lag in told for place, count in lag.records.items()}

@@ -19,10 +19,10 @@ from ematix_flow.streams.envelope import (
     IS_GOOD,
     NUMBER,
     OURS,
-    PAYLOAD,
     POSITION,
     Origin,
     as_json_bytes,
+    with_itself_as_payload,
 )
 from ematix_flow.streams.fitting import fitted
 from ematix_flow.streams.observed import Passing, Seen
@@ -177,8 +177,8 @@ class Targets:
         rows, origin = staging.numbered.dropDuplicates([ROW]).join(F.broadcast(reasons), ROW), self._origin
         if POSITION not in rows.columns:
             # Such a row is not of one row of the source, so that it itself is what can be kept.
-            own = [F.col(f"`{name}`") for name in rows.columns if name != "reason" and not name.startswith(OURS)]
-            rows, origin = rows.withColumn(PAYLOAD, F.struct(*own)), Origin(origin.source, as_json_bytes)
+            own = [name for name in rows.columns if name != "reason" and not name.startswith(OURS)]
+            rows, origin = with_itself_as_payload(rows, own), Origin(origin.source, as_json_bytes)
         error = origin.error(rows, "write", F.lit("target-refused"), F.col("reason"))
         return [row[0] for row in rows.select(error).collect()]
 
@@ -253,7 +253,8 @@ def with_numbers(rows: DataFrame) -> DataFrame:
     bring theirs along."""
     from pyspark.sql import functions as F
 
-    return rows.withColumn(ROW, F.col(NUMBER) if NUMBER in rows.columns else F.monotonically_increasing_id())
+    known = [F.col(NUMBER)] if NUMBER in rows.columns else []
+    return rows.withColumn(ROW, F.coalesce(*known, F.monotonically_increasing_id()))
 
 
 def wanted(rows: DataFrame) -> DataFrame:
