@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ematix_flow import run_pipeline
 from ematix_flow.errors import DeclarationError
 from ematix_flow.sinks.kafka_client import KafkaRefused, TopicNotFound
 from tests.services.kafka import Kafka
@@ -107,3 +108,25 @@ def test_exactly_once_is_a_transaction_per_part_with_its_fence(topics: Topics) -
     assert Counter(json.loads(m.value())["id"] for m in found) == Counter(range(31))
     by_key = [json.loads(m.value())["id"] for m in found if m.key() == b"k1"]
     assert by_key == list(range(10, 20))
+
+
+@pytest.mark.slow
+def test_parts_of_several_sources_are_kept_apart_also_if_they_read_the_same_topic(topics: Topics) -> None:
+    kafka = topics.kafka
+    one, two, target = kafka.new_topic(2), kafka.new_topic(), kafka.new_topic()
+    kafka.send(one, numbered([1]), partition=0)
+    kafka.send(one, numbered([2]), partition=1)
+    kafka.send(two, numbered([3]))
+    files = topics.folder / "files"
+    files.mkdir()
+    (files / "a.jsonl").write_text('{"id": 4}\n')
+    cluster = f'kind = "kafka"\nbootstrap_servers = "{kafka.bootstrap}"\n'
+    names = {"first": one, "second": two, "again": one}
+    sources = [f'[[sources]]\n{cluster}name = "{name}"\nquery = "{topic}"\n' for name, topic in names.items()]
+    sources.append(f'[[sources]]\nkind = "object_store_local"\npath = "{files}"\nformat = "json_lines"\nname = "f"\n')
+    text = "".join(f'{source}schema = "id long"\n' for source in sources)
+    declaration = f'pipeline_name = "all"\n{ONCE}\n{text}[target]\n{cluster}topic = "{target}"\n'
+    result = run_pipeline(config_str=declaration, bounded=True)
+    assert result.rows_written == {target: 6}
+    found = Counter((row["source_name"], row["id"]) for row in kafka.values(target))
+    assert found == Counter([("first", 1), ("first", 2), ("second", 3), ("again", 1), ("again", 2), ("f", 4)])
