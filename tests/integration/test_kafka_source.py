@@ -180,3 +180,18 @@ def test_the_lag_is_what_no_committed_batch_has(topics: Topics) -> None:
     metrics = Metrics(spec)
     assert metrics.value("consumer_lag", topic=topic, partition="1") == 5
     assert 60 <= (metrics.value("lag_seconds") or 0) < 120
+
+
+@pytest.mark.slow
+def test_records_that_a_table_refuses_are_known_by_their_position(topics: Topics) -> None:
+    kafka = topics.kafka
+    topic = kafka.new_topic(3)
+    for number, ids in enumerate(([1, 2, 3], [4, 2], [5])):
+        kafka.send(topic, [{"id": i, "amount": number} for i in ids], partition=number)
+    kafka.send(topic, numbered([5]), partition=2)
+    result = topics.run(topic, on_error="dlq", writing='primary_key = ["id"]')
+    assert (result.rows_written, result.dlq_rows) == ({"orders": 5}, {"write": 2})
+    letters = DeadLetters(dead_letters_of("orders"))
+    assert sorted(one.position for one in letters.all()) == [f"{topic}/1/1", f"{topic}/2/1"]
+    letters.close()
+    assert topics.in_database("SELECT id, amount FROM orders ORDER BY id") == [(1, 0), (2, 0), (3, 0), (4, 1), (5, 2)]
