@@ -89,7 +89,7 @@ def _named(spec: PipelineSpec) -> frozenset[str]:
     for target in spec.targets:
         texts += [target.message_key_column, target.headers_column, target.partition_column, target.topic_column]
         texts += [*target.keys, *target.partition_by]
-    return frozenset(re.findall(r"(?<!\w)_\w+", " ".join(map(str, texts))))
+    return frozenset(re.findall(r"(?<!\w)_\w+", " ".join(map(str, texts)).lower()))
 
 
 def as_bytes(payload: Column) -> Column:

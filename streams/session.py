@@ -46,6 +46,8 @@ _PER_RUN = {
     "spark.sql.files.maxPartitionBytes": "32m",
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.ignoreMissingFiles": "false",
+    # What Spark leaves out when it writes the options of a source into its log.
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore",
     # States of operators are few and large, and Spark looks at all of them in every batch. So RocksDB takes as long per
     # batch, writes as much, loads more slowly, and a snapshot of it is several files that belong together;
     # `bench.state_providers` compares the two.

@@ -119,3 +119,8 @@ def test_kafka_promises_by_delivery_and_a_dead_letter_topic_needs_a_cluster(
         assert "transaction" in one["targets"][0]["reason"]
     one = validated(capsys, f'dead_letter_topic = "bad"\n{orders.toml()}', code=2)
     assert "neither a source nor a target is kafka" in str(one["problems"])
+
+
+def test_the_example_between_topics_is_declared_correctly(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "examples/topics/paid.toml").read_text()
+    assert validated(capsys, text)["targets"][0]["promise"] == "exactly once"
