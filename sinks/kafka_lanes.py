@@ -7,6 +7,7 @@ nobody reads by; Kafka shows records and fence together or not at all.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 # Longer than any part should take, shorter than brokers allow by default. Readers wait as long if the process dies and
 # is not started again.
 _TRANSACTION_MS = 300_000
-_CALL_SECONDS = 60.0
+_CALL_SECONDS = 30.0
+# librdkafka may not come back at all from a call during which its broker went away, whatever time it was given.
+_HANGING_SECONDS = _CALL_SECONDS + 5
 _TRIES = 3
 # A producer has threads and memory, and a worker meets all partitions of a topic in turn.
 _MOST_KEPT = 16
@@ -75,7 +78,13 @@ class Lane:
         """The newest batch that is there, or a number below zero."""
 
     def close(self) -> None:
-        self.group.close()
+        """Not waited for: what ended a lane may keep it from ending."""
+        threading.Thread(target=_end, args=(self.producer, self.group), daemon=True).start()
+
+
+def _end(producer: Producer, group: Consumer) -> None:
+    group.close()
+    producer.purge()
 
 
 def sent_once(fenced: Fenced, part: str, topic: str, send: Callable[[Producer], None]) -> bool:
@@ -141,12 +150,33 @@ def patiently(call: Callable[[], None]) -> None:
 
     for left in reversed(range(_TRIES)):
         try:
-            call()
+            _in_time(call)
         except KafkaException as error:
             if not left or not error.args[0].retriable():
                 raise
         else:
             return
+
+
+def _in_time(call: Callable[[], None]) -> None:
+    """A call that does not come back is left behind, with its producer, whose name the next one takes over."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    failures: list[BaseException] = []
+
+    def made() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - it is raised by whoever waits
+            failures.append(error)
+
+    thread = threading.Thread(target=made, daemon=True)
+    thread.start()
+    thread.join(_HANGING_SECONDS)
+    if thread.is_alive():
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "Kafka did not answer in time"))  # noqa: SLF001
+    if failures:
+        raise failures[0]
 
 
 def _is_taken_over(error: KafkaError) -> bool:
