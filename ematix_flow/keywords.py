@@ -44,6 +44,7 @@ class Keywords(TypedDict, total=False):
     event_time_column: Annotated[str | None, At("sources", 0, "event_time_column")]
     max_rows_per_batch: Annotated[int | None, At("sources", 0, "max_rows_per_batch")]
     max_files_per_batch: Annotated[int | None, At("sources", 0, "max_files_per_batch")]
+    on_data_loss: Annotated[str | None, At("sources", 0, "on_data_loss")]
     source_csv_delimiter: Annotated[str | None, At("sources", 0, "csv_delimiter")]
     source_csv_header: Annotated[bool | None, At("sources", 0, "csv_header")]
     source_csv_quote: Annotated[str | None, At("sources", 0, "csv_quote")]

@@ -108,6 +108,8 @@ def moment(text: str) -> datetime:
 def facts_of(letter: DeadLetter) -> dict[str, Any]:
     """The letter as data; the payload as text only if it is text."""
     facts = {"id": letter.id, **asdict(letter)}
+    for name in ("key", "arrived"):
+        del facts[name]
     payload = letter.payload
     facts["payload"] = None if payload is None else _as_text(payload)
     facts["payload_base64"] = None if payload is None else base64.b64encode(payload).decode()

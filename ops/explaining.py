@@ -11,6 +11,7 @@ from ematix_flow.errors import DeclarationError, FlowError, NotBuilt
 from ematix_flow.ops.failing import facts_of
 from ematix_flow.ops.output import table
 from ematix_flow.ops.schema_text import schema_problem
+from ematix_flow.sinks.opening import dead_letter_cluster
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.streams.built import not_built
 from ematix_flow.streams.guarantee import guarantees
@@ -63,6 +64,8 @@ def explain(spec: PipelineSpec) -> Explained:
             promised = _noted(explained, lambda alone=alone: guarantees(alone)[0])
             facts |= {"promise": promised.promise, "reason": promised.reason} if promised else {}
         explained.targets.append(facts)
+    if all(one["kind"] for one in [*explained.sources, *explained.targets]):
+        _noted(explained, lambda: dead_letter_cluster(spec))
     explained.not_built += [part for part in not_built(spec) if part not in explained.not_built]
     _check_schemas(explained)
     _check_sql(explained)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.streams.lagging import lag_of
 from ematix_flow.streams.steps import STEPS
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge
+    from prometheus_client.core import GaugeMetricFamily
 
     from ematix_flow.streams.open_windows import Told
     from ematix_flow.streams.runner import BatchReport
@@ -17,6 +20,33 @@ _PREFIX = "ematix_streaming"
 _SIDES = ("left", "right")
 # From a step that only writes a file to a batch that takes minutes.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class _LagOf:
+    """Asked of the sources when somebody asks for the metrics."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Nothing, so that nobody is asked when it is registered."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        lag = lag_of(self._pipeline)
+        if lag is None:
+            return
+        words = "Records that are there and in no committed batch."
+        records = GaugeMetricFamily(f"{_PREFIX}_consumer_lag", words, labels=["pipeline", "topic", "partition"])
+        for (topic, partition), count in lag.records.items():
+            records.add_metric([self._pipeline, topic, str(partition)], count)
+        words = "How long the oldest of the records that are in no committed batch has been waiting."
+        seconds = GaugeMetricFamily(f"{_PREFIX}_lag_seconds", words, labels=["pipeline"])
+        seconds.add_metric([self._pipeline], lag.seconds)
+        yield records
+        yield seconds
 
 
 class Metrics:
@@ -55,6 +85,7 @@ class Metrics:
             self._declare_join()
         if operator := spec.transform.join or spec.transform.window:
             self._declare_state(operator.late_data)
+        self.registry.register(_LagOf(spec.name))
         # A series that is there from the start shows its first increase; one that appears with it does not.
         for metric in (self._consumed, self._batches, self._last_commit):
             metric.labels(**self._labels)

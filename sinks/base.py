@@ -22,7 +22,10 @@ EVENT_TIME = "_flow_event_ts"
 """Hidden column of rows for merge and scd2: when the row happened."""
 ORDER = "_flow_order"
 """Hidden column beside it: which of two rows of the same time came later. Any type that Spark can compare."""
-HIDDEN = (ROW, EVENT_TIME, ORDER, GONE)
+PART = "_flow_part"
+"""Hidden column for targets that apply a batch in parts: which of them a row belongs to, the same whenever the batch is
+repeated, and for all rows of a task. Not there if the source does not know, or a row is not of one row of it."""
+HIDDEN = (ROW, EVENT_TIME, ORDER, PART, GONE)
 """`GONE` is there only if rows may be withdrawn, and only in mode merge: where it is true, the row of the key goes."""
 
 
@@ -38,6 +41,8 @@ class Capabilities:
     """The strategies it applies: append, truncate, merge, scd2."""
     visibility: str
     """In words, what a reader may see while a batch is being applied."""
+    parted: bool = False
+    """A batch is applied in parts, so that rows come with `PART` where it is known."""
     refuses: bool = False
     """Constraints of the target may refuse single rows, which `refusals` finds."""
 

@@ -28,7 +28,7 @@ _SPARK_FORMAT = {"json_lines": "json"}
 _SUFFIX = {".json": ".jsonl"}
 
 # Spark's default text form of a timestamp stops at milliseconds; these keep every digit, ISO 8601, UTC.
-_TIMES = {
+TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
@@ -126,8 +126,8 @@ def writer_options(target: Target, form: str) -> dict[str, Any]:
     if form == "parquet":
         return {"compression": target.parquet_compression} if target.parquet_compression else {}
     if form == "csv":
-        return _TIMES | csv_options(target)
-    return dict(_TIMES) if form == "json_lines" else {}
+        return TIMES | csv_options(target)
+    return dict(TIMES) if form == "json_lines" else {}
 
 
 def csv_options(place: Target) -> dict[str, Any]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from ematix_flow.config import connect, resolve_connection
-from ematix_flow.errors import NotBuilt
+from ematix_flow.connections import KafkaConnection
+from ematix_flow.errors import DeclarationError, NotBuilt, Problem
 from ematix_flow.sinks.base import Sink
 from ematix_flow.sinks.delta import DeltaSink
 from ematix_flow.sinks.duckdb import DuckDBSink
 from ematix_flow.sinks.files import FilesSink
+from ematix_flow.sinks.kafka import KafkaSink
+from ematix_flow.sinks.kafka_letters import DeadLetterTopic
+from ematix_flow.sinks.kafka_transactions import TransactionalKafkaSink
 from ematix_flow.sinks.postgres import PostgresSink
 from ematix_flow.sinks.sqlite import SQLiteSink
-from ematix_flow.specs import Target
+from ematix_flow.specs import PipelineSpec, Target
 
 SINKS: dict[str, Any] = {
     "duckdb": DuckDBSink,
@@ -20,15 +24,37 @@ SINKS: dict[str, Any] = {
     "postgres": PostgresSink,
     "delta_local": DeltaSink,
     "object_store_local": FilesSink,
+    "kafka": KafkaSink,
 }
+# Where a pipeline has the choice.
+EXACTLY_ONCE: dict[str, Any] = {"kafka": TransactionalKafkaSink}
 
 
-def open_sink(target: Target, name: str) -> Sink:
-    sink: Sink = sink_type(target)(target, connect(target.connection), name)
+def open_sink(target: Target, name: str, delivery: str = "at_least_once") -> Sink:
+    sink: Sink = sink_type(target, delivery)(target, connect(target.connection), name)
     return sink
 
 
-def sink_type(target: Target) -> Any:
+def dead_letter_topic(spec: PipelineSpec) -> DeadLetterTopic | None:
+    cluster = dead_letter_cluster(spec)
+    if cluster is None or spec.dead_letter_topic is None:
+        return None
+    return DeadLetterTopic(spec.dead_letter_topic, connect(cluster))
+
+
+def dead_letter_cluster(spec: PipelineSpec) -> KafkaConnection | None:
+    """The one that the pipeline reads from, or else the one that it writes to."""
+    if not spec.has_dead_letter_topic:
+        return None
+    given = [*(source.connection for source in spec.sources), *(target.connection for target in spec.targets)]
+    for connection in map(resolve_connection, given):
+        if isinstance(connection, KafkaConnection):
+            return connection
+    problem = Problem("dead_letter_topic", "neither a source nor a target is kafka", 'dlq_store = "table"')
+    raise DeclarationError(f'pipeline "{spec.name}"', [problem], origin=spec.origin)
+
+
+def sink_type(target: Target, delivery: str = "at_least_once") -> Any:
     """The class that writes this target, which knows what it can do before anything is opened."""
     kind = resolve_connection(target.connection).kind
     if kind not in SINKS:
@@ -36,4 +62,4 @@ def sink_type(target: Target) -> Any:
     modes = SINKS[kind].capabilities.modes
     if target.mode not in modes:
         raise NotBuilt(f"mode {target.mode!r} on {kind!r}", instead=f"modes built so far: {', '.join(sorted(modes))}")
-    return SINKS[kind]
+    return EXACTLY_ONCE.get(kind, SINKS[kind]) if delivery == "exactly_once" else SINKS[kind]

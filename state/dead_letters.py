@@ -85,6 +85,10 @@ class DeadLetter:
     attempt: int = 1
     """How often the row was tried, the first time included."""
     status: str = PENDING
+    key: bytes | None = None
+    """Of the record that the row was, for a dead-letter topic; not kept elsewhere."""
+    arrived: datetime | None = None
+    """The time of that record."""
 
     @property
     def id(self) -> str:

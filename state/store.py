@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ematix_flow.specs import PipelineSpec
@@ -25,6 +25,10 @@ from ematix_flow.state.vault import Vault
 DEFINITION = "definition.json"
 
 _log = logging.getLogger(__name__)
+
+
+Publish = Callable[[str, str, int, Iterable[DeadLetter]], Iterator[DeadLetter]]
+"""Takes the letters of a batch of a pipeline's generation, tells them elsewhere, and gives them on."""
 
 
 class Store:
@@ -50,6 +54,9 @@ class Store:
         # At once, so that a second machine does not begin another generation, nor with less than a disk brings along.
         self._keeper.save(self.generation, None)
         self.dead_letters = self._dead_letters()
+        self.publish: Publish | None = None
+        """Also tells dead letters to others."""
+        self._saved = -1
 
     def scratch(self, name: str) -> Path:
         """A folder for rows that nobody reads yet, empty."""
@@ -97,6 +104,7 @@ class Store:
         the fence would swallow it.
         """
         self._keeper.save(self.generation, batch)
+        self._saved = batch
 
     def check(self) -> None:
         """Before a target shows anything: this process still is the one that runs the pipeline."""
@@ -109,7 +117,9 @@ class Store:
 
     def divert(self, letters: Iterable[DeadLetter]) -> None:
         """Step 6 of the commit protocol, for every batch: the rows of it that failed, often none."""
-        self.dead_letters.put(letters)
+        self.dead_letters.put(
+            self.publish(self.pipeline, self.generation, self._saved, letters) if self.publish else letters
+        )
 
     def committed(self, batch: int) -> bool:
         return (self.checkpoint / "commits" / str(batch)).exists()

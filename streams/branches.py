@@ -97,7 +97,7 @@ def _shaped(branch: Branch, types: Mapping[str, DataType], order: Sequence[Colum
     columns = [
         (F.col(f"`{name}`") if name in given else F.lit(None)).cast(kind).alias(name) for name, kind in types.items()
     ]
-    hidden = [EVENT_TS] if EVENT_TS in given and EVENT_TS not in types else []
+    hidden = [name for name in branch.rows.columns if name not in types and not name.startswith(OURS)]
     ours = [name for name in branch.ours if name != ORDER]
     return replace(branch, rows=branch.rows.select(*columns, *hidden, *ours, *order), visible=tuple(types))
 

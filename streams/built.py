@@ -11,7 +11,6 @@ def not_built(spec: PipelineSpec) -> list[str]:
     transform = spec.transform
     parts = {
         "[transform.cdc]": transform.cdc,
-        "dead_letter_topic": spec.dead_letter_topic,
     }
     return [part for part, declared in parts.items() if declared]
 

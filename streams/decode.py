@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from ematix_flow.streams.envelope import Decoded, as_bytes, as_json_bytes
 from ematix_flow.streams.sources.listing import folder_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import DataType, StructField, StructType
 
@@ -29,36 +30,56 @@ def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: 
     from pyspark.sql.types import StringType, StructField, StructType
 
     folders = _folders(path, schema)
-    in_line = StructType([StructField(f.name, without_decimals(f.dataType)) for f in schema.fields if f not in folders])
-    in_line = in_line.add(_CORRUPT, StringType())
     with_folders = StructType([StructField(_LINE, StringType()), *folders])
     text = reader.option("lineSep", "\n").format("text").schema(with_folders).load(path)
-    parsed = F.from_json(_LINE, in_line, {"columnNameOfCorruptRecord": _CORRUPT})
     # An empty line is no row.
-    rows = text.where(F.trim(_LINE) != "").withColumn(_JSON, parsed)
-    columns = _by_name(schema)
-    wrong = F.col(f"{_JSON}.{_CORRUPT}").isNotNull() | ~_is_one_object(F.col(_LINE))
-    for field in in_line.fields[:-1]:
+    lines = text.where(F.trim(_LINE) != "")
+    parsed = json_text(lines, _LINE, [field for field in schema.fields if field not in folders])
+    columns = _by_name(schema) | parsed.columns
+    return Decoded(
+        rows=parsed.rows,
+        columns=columns,
+        arrived=F.col("_metadata.file_modification_time"),
+        order=_file_order(),
+        wrong=parsed.wrong,
+        code="bad-json",
+        message=parsed.message,
+        position=_block(),
+        payload=F.col(_LINE),
+    )
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """JSON that has become columns."""
+
+    rows: DataFrame
+    columns: dict[str, Column]
+    wrong: Column
+    message: Column
+
+
+def json_text(rows: DataFrame, text: str, fields: Sequence[StructField]) -> Parsed:
+    """From a column of texts, each of which is to be one JSON object."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    in_text = StructType([StructField(field.name, without_decimals(field.dataType)) for field in fields])
+    in_text = in_text.add(_CORRUPT, StringType())
+    parsed = F.from_json(text, in_text, {"columnNameOfCorruptRecord": _CORRUPT})
+    wrong = F.col(f"{_JSON}.{_CORRUPT}").isNotNull() | ~_is_one_object(F.col(text))
+    columns: dict[str, Column] = {}
+    for field, declared in zip(in_text.fields, [field.dataType for field in fields], strict=False):
         found = F.col(f"{_JSON}.`{field.name}`")
         columns[field.name] = found
-        if (declared := schema[field.name].dataType) != field.dataType:
+        if declared != field.dataType:
             # Strict, but tried: an array of which one element is no decimal is no array of decimals.
             columns[field.name] = catalyst.column(catalyst.tried(catalyst.expression(found.cast(declared))))
             wrong |= found.isNotNull() & columns[field.name].isNull()
     whole = F.to_json(F.struct(*columns.values()))
-    return Decoded(
-        rows=rows,
-        columns=columns,
-        arrived=F.col("_metadata.file_modification_time"),
-        order=_file_order(),
-        wrong=wrong,
-        code="bad-json",
-        # NULL, but it names every column: Spark does not even parse what nobody asks for, and whether a row is bad
-        # must not depend on who asks.
-        message=F.when(whole.isNull(), whole),
-        position=_block(),
-        payload=F.col(_LINE),
-    )
+    # NULL, but it names every column: Spark does not even parse what nobody asks for, and whether a row is bad must not
+    # depend on who asks.
+    return Parsed(rows.withColumn(_JSON, parsed), columns, wrong, F.when(whole.isNull(), whole))
 
 
 def _is_one_object(line: Column) -> Column:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, Problem
-from ematix_flow.sinks.base import EVENT_TIME, ORDER
+from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.specs.fields import SQL_KINDS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,6 +31,10 @@ POSITION = "_flow_position"
 SOURCE = "_flow_source"
 """Where the rows of several sources are together: the name of the source of each."""
 PAYLOAD = "_flow_payload"
+KEY = "_flow_key"
+"""What a dead-letter topic needs beside the payload: the key of the record, and its time."""
+NUMBER = "_flow_number"
+"""A number of the row's own that a repeated batch gives it again, from sources that know one."""
 IS_BAD = f"{ERROR} IS NOT NULL"
 IS_GOOD = f"{ERROR} IS NULL"
 OURS = "_flow_"
@@ -48,6 +54,16 @@ class Carried:
     """When it happened and which came later: to find the last one of a key."""
     time: bool = False
     """When it happened: to find its window."""
+    key: bool = False
+    """The key and the time of the record, to send it to a dead-letter topic."""
+    number: bool = False
+    """A number of its own: to know it again if a table refuses it."""
+    part: bool = False
+    """Which part of the batch it belongs to: to write each part once."""
+    several: bool = False
+    """Rows of other sources are beside it, whose numbers and parts must not be its own."""
+    named: frozenset[str] = frozenset()
+    """Columns that the declaration calls by name and that may lie beside the payload, such as `_key`."""
 
     @classmethod
     def by(cls, spec: PipelineSpec) -> Carried:
@@ -58,7 +74,22 @@ class Carried:
             payload=is_told,
             order=first is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
             time=first is not None and first.event_time_column == EVENT_TS,
+            key=spec.has_dead_letter_topic,
+            number=first is None and any(target.kind in SQL_KINDS for target in spec.targets),
+            part=first is None and spec.delivery == "exactly_once",
+            several=len(spec.sources) > 1,
+            named=_named(spec),
         )
+
+
+def _named(spec: PipelineSpec) -> frozenset[str]:
+    """Words that begin with `_`, wherever a declaration may name a column."""
+    transform = spec.transform
+    texts: list[object] = [transform.sql, transform.window, transform.join]
+    for target in spec.targets:
+        texts += [target.message_key_column, target.headers_column, target.partition_column, target.topic_column]
+        texts += [*target.keys, *target.partition_by]
+    return frozenset(re.findall(r"(?<!\w)_\w+", " ".join(map(str, texts)).lower()))
 
 
 def as_bytes(payload: Column) -> Column:
@@ -92,6 +123,14 @@ class Decoded:
     position: Column
     payload: Column
     """The row as the source has it: its bytes, or a struct of its columns. `Origin.rendered` makes bytes of it."""
+    key: Column | None = None
+    number: Column | None = None
+    part: Column | None = None
+    """Where Spark may bring the rows of a repeated batch in another order of tasks, see `NUMBER` and `PART`."""
+    timed: bool = False
+    """The time of arrival is a column of the rows, so that nobody has to be asked for that of a bad row."""
+    beside: Mapping[str, Column] = field(default_factory=dict)
+    """What the source knows of a row beyond its payload, for pipelines that name it; not part of `*`."""
 
 
 @dataclass(frozen=True)
@@ -105,21 +144,29 @@ class BadRow:
     message: str | None
     event_ts: datetime | None
     payload: bytes
+    key: bytes | None = None
+    arrived: datetime | None = None
 
     @classmethod
     def read(cls, error: str) -> BadRow:
         """From `_flow_error`."""
         facts = json.loads(error)
-        micros = facts.get("event_micros")
+        record = facts.get("record") or {}
         return cls(
             position=facts.get("position", ""),
             source=facts.get("source", ""),
             stage=facts["stage"],
             code=facts["code"],
             message=facts.get("message"),
-            event_ts=None if micros is None else _EPOCH + timedelta(microseconds=micros),
+            event_ts=_moment(facts.get("event_micros")),
             payload=base64.b64decode(facts.get("payload") or ""),
+            key=base64.b64decode(record["key"]) if record.get("key") is not None else None,
+            arrived=_moment(record.get("micros")),
         )
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
 
 
 @dataclass(frozen=True)
@@ -137,6 +184,7 @@ class Origin:
             POSITION: {"position": F.col(POSITION), "source": F.lit(self.source)},
             PAYLOAD: {"payload": self.rendered(F.col(PAYLOAD))},
             EVENT_TIME: {"event_micros": F.unix_micros(EVENT_TIME)},
+            KEY: {"record": F.col(KEY)},
         }
         if SOURCE in rows.columns:
             carried[POSITION]["source"] = F.col(SOURCE)
@@ -159,12 +207,18 @@ def wrapped(
 
     declared = _event_time(decoded, origin.source, schema, event_time_column)
     moment = decoded.arrived if declared is None else declared[1]
+    at_hand = declared is not None or decoded.timed
     known: dict[str, Column] = {}
     if carried.position:
         known = {"position": decoded.position, "source": F.lit(origin.source)}
         known["payload"] = origin.rendered(decoded.payload)
-        # Without a declared time the source is asked, once per bad row, when it arrived.
-        known["event_micros"] = F.lit(None).cast("long") if declared is None else F.unix_micros(moment)
+        # Otherwise the source is asked, once per bad row, when it arrived.
+        known["event_micros"] = F.unix_micros(moment) if at_hand else F.lit(None).cast("long")
+
+    record: Column | None = None
+    if carried.key and decoded.key is not None:
+        record = F.struct(decoded.key.alias("key"), F.unix_micros(decoded.arrived).alias("micros"))
+        known["record"] = record
 
     def error(stage: str, code: str, message: Column) -> Column:
         return _error(stage, F.lit(code), {**known, "message": message})
@@ -175,15 +229,24 @@ def wrapped(
         wrong = wrong.when(moment.isNull(), error("event_time", "no-event-time", message))
     columns = dict(decoded.columns)
     columns.setdefault(EVENT_TS, moment)
+    for name in carried.named & decoded.beside.keys():
+        columns.setdefault(name, decoded.beside[name])
     columns[ERROR] = wrong
-    if carried.position:
-        columns[POSITION] = decoded.position
-    if carried.payload:
-        columns[PAYLOAD] = decoded.payload
-    if carried.order or carried.time or (carried.payload and declared is not None):
-        columns[EVENT_TIME] = moment
-    if carried.order:
-        columns[ORDER] = decoded.order
+    number, part = decoded.number, decoded.part
+    if carried.several and number is not None and part is not None:
+        number = F.xxhash64(F.lit(origin.source), decoded.position)
+        part = F.concat_ws("/", F.lit(origin.source), part)
+    timed = carried.order or carried.time or (carried.payload and at_hand)
+    ours = {
+        POSITION: decoded.position if carried.position else None,
+        PAYLOAD: decoded.payload if carried.payload else None,
+        EVENT_TIME: moment if timed else None,
+        ORDER: decoded.order if carried.order else None,
+        KEY: record,
+        NUMBER: number if carried.number else None,
+        PART: part if carried.part else None,
+    }
+    columns |= {name: column for name, column in ours.items() if column is not None}
     return decoded.rows.select(*[column.alias(name) for name, column in columns.items()])
 
 

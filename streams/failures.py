@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from ematix_flow.errors import FlowError
 from ematix_flow.state.kernel import StateVersion
 from ematix_flow.streams.sources.delta import SourceChanged
+from ematix_flow.streams.sources.kafka_topics import DataLost
 from ematix_flow.windows.aggregates.errors import WindowFailed
 
 
@@ -77,8 +78,9 @@ def explained(error: BaseException, step: str, batch: int) -> FlowError:
             f"batch {batch}: Spark does not accept the rows in step {step}: {words}",
             next_step="correct the transform or the target; what Spark says names the column",
         )
-    if known := SourceChanged.found_in(error) or StateVersion.found_in(error) or WindowFailed.found_in(error):
-        return known
+    for kind in (SourceChanged, DataLost, StateVersion, WindowFailed):
+        if known := kind.found_in(error):
+            return known
     return BatchFailed(
         f"batch {batch} failed in step {step}: {words}",
         next_step="the batch is planned again when the pipeline runs next; `flow --debug ...` shows the whole error",

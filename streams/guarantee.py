@@ -24,7 +24,7 @@ def guarantees(spec: PipelineSpec) -> tuple[Guarantee, ...]:
 
 
 def _promise(spec: PipelineSpec, target: Target) -> tuple[str, str]:
-    sink = sink_type(target).capabilities
+    sink = sink_type(target, spec.delivery).capabilities
     if spec.state_store.kind == "in_memory":
         return "at least once", "the state store is in_memory: after a restart all input is read and written again"
     for name, source in zip(spec.source_names, spec.sources, strict=True):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.config import resolve_connection
 from ematix_flow.result import RunResult
 from ematix_flow.sinks.base import Sink
-from ematix_flow.sinks.opening import open_sink
+from ematix_flow.sinks.opening import dead_letter_topic, open_sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.definition import Definition
 from ematix_flow.state.kernel import NO_WATERMARK
@@ -86,6 +86,7 @@ def run_spec(
         if spec.transform.join is not None and spec.transform.window is not None:
             return run_stages(spec, ending, watching, asked, spark)
         with _opened(spec, store) as memory:
+            memory.publish = dead_letter_topic(spec)
             return run_stage(spec, memory, opening, open_sinks(spec), ending, watching, asked, spark)
 
 
@@ -99,7 +100,8 @@ class Ending:
 
 
 def open_sinks(spec: PipelineSpec) -> dict[str, Sink]:
-    return {name: open_sink(target, name) for name, target in zip(spec.target_names, spec.targets, strict=True)}
+    targets = zip(spec.target_names, spec.targets, strict=True)
+    return {name: open_sink(target, name, spec.delivery) for name, target in targets}
 
 
 def run_stage(

@@ -46,6 +46,8 @@ _PER_RUN = {
     "spark.sql.files.maxPartitionBytes": "32m",
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.ignoreMissingFiles": "false",
+    # What Spark leaves out when it writes the options of a source into its log.
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore",
     # States of operators are few and large, and Spark looks at all of them in every batch. So RocksDB takes as long per
     # batch, writes as much, loads more slowly, and a snapshot of it is several files that belong together;
     # `bench.state_providers` compares the two.
@@ -97,6 +99,20 @@ class DeltaMissing(FlowError):
         )
 
 
+class KafkaMissing(FlowError):
+    """A pipeline with Kafka topics met a Spark session that was started without Kafka's libraries."""
+
+    code = "kafka-missing"
+    exit_code = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the Spark session was started without Kafka's libraries, which cannot be added to it later",
+            next_step="stop it and let the pipeline start its own, or start it with\n"
+            f"  spark.jars={','.join(map(str, jars({'kafka'})))}",
+        )
+
+
 def session_for(
     settings: SparkSettings,
     *,
@@ -113,6 +129,8 @@ def session_for(
     base = spark or SparkSession.getActiveSession() or _started() or _start(settings, jar_groups)
     if "delta" in jar_groups and not _has_delta(base):
         raise DeltaMissing
+    if "kafka" in jar_groups and not _has_kafka(base):
+        raise KafkaMissing
     session = base.newSession()
     cores = session.sparkContext.defaultParallelism
     per_run = _PER_RUN | {
@@ -127,6 +145,17 @@ def session_for(
 
 def _has_delta(session: SparkSession) -> bool:
     return all(value in (session.conf.get(key, "") or "") for key, value in _DELTA_STATIC.items())
+
+
+def _has_kafka(session: SparkSession) -> bool:
+    from py4j.protocol import Py4JJavaError
+
+    loader = session.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # type: ignore[union-attr]  # noqa: SLF001
+    try:
+        loader.loadClass("org.apache.spark.sql.kafka010.KafkaSourceProvider")
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def _started() -> SparkSession | None:

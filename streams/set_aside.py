@@ -95,6 +95,8 @@ def letters(pipeline: str, batch: int, sources: Sources, bad_rows: Iterable[BadR
             payload_format=source.payload_format if source else "json",
             payload=bad.payload,
             failed_at=datetime.now(UTC),
+            key=bad.key,
+            arrived=bad.arrived,
         )
 
 

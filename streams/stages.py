@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.errors import FlowError
 from ematix_flow.result import RunResult
 from ematix_flow.sinks.base import Sink
+from ematix_flow.sinks.opening import dead_letter_topic
 from ematix_flow.specs import PipelineSpec, Watermark
 from ematix_flow.state.store import Store, open_stage_store, open_store
 from ematix_flow.streams.handover import HandedOver, HandOver, source_in, target_in
@@ -29,6 +30,7 @@ def run_stages(
     spec: PipelineSpec, ending: Ending, watching: Watching, asked: threading.Event, spark: SparkSession | None
 ) -> RunResult:
     with closing(open_store(spec)) as last, closing(open_stage_store(spec, _JOIN)) as first:
+        first.publish = last.publish = dead_letter_topic(spec)
         stages = _Stages(spec, first, last, ending, watching, asked, spark)
         return stages.one_after_the_other() if ending.bounded else stages.side_by_side()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ematix_flow.sinks.base import EVENT_TIME, ORDER, ROW, Batch, Sink, Staged, TargetRefused
+from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART, ROW, Batch, Sink, Staged, TargetRefused
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import GONE
 from ematix_flow.state.store import Store
@@ -17,6 +17,7 @@ from ematix_flow.streams.envelope import (
     EVENT_TS,
     IS_BAD,
     IS_GOOD,
+    NUMBER,
     OURS,
     POSITION,
     Origin,
@@ -243,14 +244,17 @@ class Targets:
     def _hidden(self, name: str, rows: DataFrame) -> list[str]:
         order = [EVENT_TIME, ORDER] if name in self._ordered else []
         gone = [GONE] if GONE in rows.columns and self._declared[name].mode == "merge" else []
-        return [*order, ROW, *gone] if name in self._refusing or order else []
+        part = [PART] if PART in rows.columns and self._sinks[name].capabilities.parted else []
+        return [*part, *order, ROW, *gone] if name in self._refusing or order else part
 
 
 def with_numbers(rows: DataFrame) -> DataFrame:
-    """Spark reads a repeated batch in the same pieces, so that its rows get the same numbers."""
+    """Spark reads a repeated batch in the same pieces, so that its rows get the same numbers; where it does not, rows
+    bring theirs along."""
     from pyspark.sql import functions as F
 
-    return rows.withColumn(ROW, F.monotonically_increasing_id())
+    known = [F.col(NUMBER)] if NUMBER in rows.columns else []
+    return rows.withColumn(ROW, F.coalesce(*known, F.monotonically_increasing_id()))
 
 
 def wanted(rows: DataFrame) -> DataFrame:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.errors import FlowError
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.catalyst import Expression, Plan
-from ematix_flow.streams.envelope import ERROR, EVENT_TS, OURS, Origin
+from ematix_flow.streams.envelope import ERROR, OURS, Origin
 from ematix_flow.streams.tagging import KEEP, attempt, may_go_on, tagged
 
 if TYPE_CHECKING:
@@ -97,8 +97,10 @@ class SqlTransform:
         return tagged(rows, [attempt(condition, named, rows)], outputs, self.origin, "transform", without=KEEP)
 
     def _starred(self, plan: Plan, text: str, rows: DataFrame) -> set[int]:
-        """Which of the columns of the outermost SELECT are there only because `*` took our `_event_ts` for one."""
-        if EVENT_TS in self.visible:
+        """Which of the columns of the outermost SELECT are there only because `*` took what lies beside the payload,
+        such as our `_event_ts`, for a part of it."""
+        beside = self._beside(rows)
+        if not beside:
             return set()
         written = catalyst.parsed(rows.sparkSession, text)
         columns = catalyst.items(plan.projectList())
@@ -108,14 +110,16 @@ class SqlTransform:
         if True not in stars:
             return set()
         first, after_last = stars.index(True), len(columns) - stars[::-1].index(True)
-        return {number for number in range(first, after_last) if columns[number].name() == EVENT_TS}
+        return {number for number in range(first, after_last) if columns[number].name() in beside}
 
     def _shown(self, rows: DataFrame, text: str) -> DataFrame:
         """Rows for a SELECT that looks at more than one of them, and would take what is ours for content."""
         hidden = [name for name in rows.columns if name.startswith(OURS)]
-        if EVENT_TS not in self.visible and not re.search(rf"\b{EVENT_TS}\b", text, re.IGNORECASE):
-            hidden.append(EVENT_TS)
+        hidden += [name for name in self._beside(rows) if not re.search(rf"\b{name}\b", text, re.IGNORECASE)]
         return rows.drop(*hidden)
+
+    def _beside(self, rows: DataFrame) -> set[str]:
+        return {name for name in rows.columns if name not in self.visible and not name.startswith(OURS)}
 
 
 def parsed(sql: str, dialect: str) -> Any:

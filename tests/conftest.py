@@ -34,7 +34,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EMATIX_FLOW_HOME", str(tmp_path_factory.mktemp("spark")))
-        session = session_for(SparkSettings(master="local[2]"), jar_groups={"delta"})
+        session = session_for(SparkSettings(master="local[2]"), jar_groups={"delta", "kafka"})
     yield session
     session.stop()
 

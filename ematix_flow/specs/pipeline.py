@@ -73,6 +73,11 @@ class PipelineSpec(Declared):
         """One name per target, unique: the table, topic, queue, stream or folder, else the kind."""
         return _unique(_target_name(target) for target in self.targets)
 
+    @property
+    def has_dead_letter_topic(self) -> bool:
+        """Whether dead letters go to the topic."""
+        return self.dead_letter_topic is not None and self.dlq_store != "table"
+
     def with_connections(self, resolve: Callable[[str], Connection]) -> PipelineSpec:
         """The same pipeline with every named connection looked up, checked again by the rules of its kind."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ematix_flow.model import Complaint, check
 from ematix_flow.specs.fields import (
@@ -46,6 +46,8 @@ class Source(Reading):
     """Most rows that one micro-batch takes from this source."""
     max_files_per_batch: Positive | None = None
     """Most files that one micro-batch takes from this source, oldest first."""
+    on_data_loss: Literal["fail", "skip"] = "fail"
+    """What to do when records of a Kafka topic are gone before they were read: fail, or go on without them."""
     csv_delimiter: Character | None = None
     """Character between CSV fields; a comma without it."""
     csv_header: Flag | None = None
@@ -65,6 +67,8 @@ class Source(Reading):
 
     @check
     def _options_fit_the_kind(self) -> Iterator[Complaint]:
+        if self.on_data_loss != "fail" and self.kind not in (None, "kafka"):
+            yield Complaint(("on_data_loss",), f"has no meaning for {self.kind}, only for kafka")
         if self.kind is None or self.kind in FILE_KINDS:
             return
         for option in ("csv_delimiter", "csv_header", "csv_quote", "csv_escape", "csv_null_value"):

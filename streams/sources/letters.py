@@ -15,6 +15,7 @@ from ematix_flow.state import durable
 from ematix_flow.state.dead_letters import DeadLetter
 from ematix_flow.state.store import ReplayStore, Store
 from ematix_flow.streams.csv_reader import CsvOptions
+from ematix_flow.streams.decode import Parsed
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
@@ -34,6 +35,7 @@ _SPOOL = (
 )
 _PARSED, _CORRUPT = "_flow_parsed", "_flow_corrupt"
 
+_CODED = frozenset({"csv", "avro", "json_schema"})
 _LETTERS_AT_ONCE = 1000
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
@@ -68,21 +70,31 @@ class LettersSource:
         spooled = spooled.where(F.col(_OF) == self.origin.source)
         fields, folders = self.payload_schema.fields, self._folders()
         in_payload = [field for field in fields if field.name not in folders]
-        is_csv = self.payload_format == "csv"
-        parsed = _from_csv(in_payload, CsvOptions.of(self._declared)) if is_csv else _from_json(in_payload)
+        parsed = self._parsed(spooled, in_payload)
         in_folder = {field.name: F.col(_FOLDERS)[field.name].try_cast(field.dataType) for field in fields}
+        beside = getattr(self._original, "beside_of_letters", None)
         decoded = Decoded(
-            rows=spooled.withColumn(_PARSED, parsed.struct),
+            rows=parsed.rows,
             columns=in_folder | parsed.columns,
             arrived=F.col(_ARRIVED),
             order=_order(),
             wrong=parsed.wrong,
-            code="bad-csv" if is_csv else "bad-json",
+            code=f"bad-{self.payload_format.replace('_', '-') if self.payload_format in _CODED else 'json'}",
             message=parsed.message,
             position=F.col(_ID),
             payload=F.col(_BYTES),
+            beside=beside(F.col(_POSITION), F.col(_ARRIVED)) if beside else {},
         )
         return wrapped(decoded, self.origin, carried, self.payload_schema, self._declared.event_time_column)
+
+    def _parsed(self, spooled: DataFrame, in_payload: list[StructField]) -> Parsed:
+        by_source = getattr(self._original, "parsed", None)
+        if by_source is not None:
+            found: Parsed = by_source(spooled, _BYTES)
+            return found
+        is_csv = self.payload_format == "csv"
+        one = _from_csv(in_payload, CsvOptions.of(self._declared)) if is_csv else _from_json(in_payload)
+        return Parsed(spooled.withColumn(_PARSED, one.struct), one.columns, one.wrong, one.message)
 
     def reason(self, payload: bytes) -> str:
         return self._original.reason(payload)

@@ -11,11 +11,12 @@ from ematix_flow.state.store import Store
 from ematix_flow.streams.sources.base import StreamSource
 from ematix_flow.streams.sources.delta import DeltaSource
 from ematix_flow.streams.sources.files import FileSource
+from ematix_flow.streams.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SOURCES: dict[str, Any] = {"object_store_local": FileSource, "delta_local": DeltaSource}
+SOURCES: dict[str, Any] = {"object_store_local": FileSource, "delta_local": DeltaSource, "kafka": KafkaSource}
 
 
 def open_source(spec: PipelineSpec, index: int, store: Store, session: SparkSession) -> StreamSource:

@@ -1,5 +1,6 @@
 """The targets of the behaviour suite: how each is declared, how it is read back, and what it cannot do."""
 
+import base64
 import json
 import sqlite3
 from collections.abc import Mapping
@@ -12,23 +13,26 @@ import duckdb
 import psycopg
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from ematix_flow import (
     DeltaLocalConnection,
     DuckDBConnection,
+    KafkaConnection,
     ObjectStoreLocalConnection,
     PostgresConnection,
     SQLiteConnection,
 )
 from ematix_flow.specs import Target
 from ematix_flow.table import SCD2_COLUMNS
+from tests.services.kafka import kafka
 from tests.services.postgres import Postgres as Server
 from tests.services.postgres import postgres
 
 TABLE = "orders"
 _FILES_ONLY_ADD = "files are added and never changed"
 _DELTA_HAS_NO_KEYS = "Delta knows neither primary keys nor unique columns"
+_TOPICS_TAKE_ALL = "a topic has no table that rows could fit or miss, and refuses none"
 _FILES_HAVE_NO_TABLE = "files have no table that rows could fit or miss"
 
 Row = dict[str, Any]
@@ -38,6 +42,7 @@ class Backend:
     """One target. A case is the name of a test without `test_`; a case declared here must fail, and no other may."""
 
     name: ClassVar[str]
+    delivery: ClassVar[str] = "at_least_once"
     never: ClassVar[Mapping[str, str]] = {}
     """Case -> why it will always be so."""
     not_yet: ClassVar[Mapping[str, str]] = {}
@@ -86,6 +91,33 @@ class Files(Backend):
     def read(self, columns: StructType) -> list[Row]:
         files = sorted((self.folder / "files").glob("[!_.]*.parquet"))
         return [row for file in files for row in pq.read_table(file).to_pylist(maps_as_pydicts="strict")]
+
+
+class Kafka(Backend):
+    """With transactions; without them, a batch that is repeated is written again."""
+
+    name = "kafka"
+    delivery = "exactly_once"
+    never: ClassVar = {
+        case: {
+            _FILES_ONLY_ADD: "records are added and never changed",
+            "files have no constraints": _TOPICS_TAKE_ALL,
+        }.get(reason, _TOPICS_TAKE_ALL)
+        for case, reason in Files.never.items()
+    }
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        super().__init__(folder, spark)
+        self._topic = kafka().new_topic()
+
+    def target(self, table: Any = None, **options: Any) -> Target:
+        place = {"table": table} if table else {}
+        connection = KafkaConnection(bootstrap_servers=kafka().bootstrap)
+        return Target(connection=connection, topic=self._topic, **place, **options)
+
+    def read(self, columns: StructType) -> list[Row]:
+        found = [json.loads(message.value(), parse_float=Decimal) for message in kafka().read(self._topic)]
+        return [_from_json(row, columns) for row in found]
 
 
 class DuckDB(Backend):
@@ -197,6 +229,22 @@ class Delta(Backend):
         return [{name: row.get(name) for name in names} for row in found]
 
 
+def _from_json(value: Any, kind: DataType) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, StructType):
+        return {field.name: _from_json(value.get(field.name), field.dataType) for field in kind.fields}
+    readers: dict[str, Any] = {
+        "float": float,
+        "double": float,
+        "binary": base64.b64decode,
+        "date": date.fromisoformat,
+        "timestamp": datetime.fromisoformat,
+        "timestamp_ntz": datetime.fromisoformat,
+    }
+    return readers.get(kind.typeName(), lambda as_it_is: as_it_is)(value)
+
+
 def _from_text(kind: str, value: Any) -> Any:
     if value is None:
         return None
@@ -211,4 +259,4 @@ def _from_text(kind: str, value: Any) -> Any:
     return readers.get(kind, lambda as_it_is: as_it_is)(value)
 
 
-BACKENDS: tuple[type[Backend], ...] = (Files, DuckDB, SQLite, Postgres, Delta)
+BACKENDS: tuple[type[Backend], ...] = (Files, DuckDB, SQLite, Postgres, Delta, Kafka)

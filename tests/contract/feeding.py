@@ -29,7 +29,7 @@ class Feed:
     def __init__(self, backend: Backend, columns: str, **options: Any) -> None:
         self.backend, self.columns = backend, columns
         self.target: Target = backend.target(**options)
-        self.sink = open_sink(self.target, "orders")
+        self.sink = open_sink(self.target, "orders", backend.delivery)
         self.schema = StructType()
         self._generation, self._number = uuid4().hex, -1
 

@@ -45,11 +45,11 @@ def test_the_promise_is_computed(orders: Orders, capsys: pytest.CaptureFixture[s
 
 
 def test_a_part_that_is_not_built_yet_is_valid_and_named(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
-    text = f'dead_letter_topic = "bad"\n{orders.toml()}'.replace(
+    text = orders.toml(more="[transform.cdc]\n").replace(
         f'[[targets]]\nkind = "duckdb"\npath = "{orders.database}"', '[[targets]]\nkind = "mysql"\nurl = "${DB}"'
     )
     one = validated(capsys, text)
-    assert "dead_letter_topic" in str(one["not_built"])
+    assert "[transform.cdc]" in str(one["not_built"])
     assert "target 'mysql'" in str(one["not_built"])
     assert main(["validate", "p.toml"]) == 0
     assert "1 pipeline cannot be run by this version yet" in capsys.readouterr().out
@@ -106,3 +106,21 @@ def test_a_run_of_what_is_not_built_is_refused_before_spark_starts(
     told = capsys.readouterr().err
     assert told.startswith("error[not-built]: target 'mysql'")
     assert "starting Spark" not in told
+
+
+def test_kafka_promises_by_delivery_and_a_dead_letter_topic_needs_a_cluster(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = '\nkind = "kafka"\nbootstrap_servers = "h:9092"\n'
+    text = f'[source]{cluster}query = "a"\nschema = "id long"\n[target]{cluster}topic = "b"\n'
+    for delivery, promise in (("at_least_once", "at least once"), ("exactly_once", "exactly once")):
+        one = validated(capsys, f'pipeline_name = "p"\ndelivery = "{delivery}"\n{text}')
+        assert one["targets"][0]["promise"] == promise
+        assert "transaction" in one["targets"][0]["reason"]
+    one = validated(capsys, f'dead_letter_topic = "bad"\n{orders.toml()}', code=2)
+    assert "neither a source nor a target is kafka" in str(one["problems"])
+
+
+def test_the_example_between_topics_is_declared_correctly(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "examples/topics/paid.toml").read_text()
+    assert validated(capsys, text)["targets"][0]["promise"] == "exactly once"

@@ -140,6 +140,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Source.event_time_column": source('event_time_column = "at"', event_time_column="at"),
     "Source.max_rows_per_batch": source("max_rows_per_batch = 5", max_rows_per_batch=5),
     "Source.max_files_per_batch": source("max_files_per_batch = 5", max_files_per_batch=5),
+    "Source.on_data_loss": (
+        '[source]\nkind = "kafka"\nbootstrap_servers = "broker:9092"\nquery = "t"\non_data_loss = "skip"\n' + OUT_TOML,
+        {"sources": [Source(KAFKA, "t", on_data_loss="skip")], "target": OUT},
+    ),
     "Source.csv_delimiter": source('csv_delimiter = ";"', csv_delimiter=";"),
     "Source.csv_header": source("csv_header = false", csv_header=False),
     "Source.csv_quote": source('csv_quote = "\'"', csv_quote="'"),
@@ -389,7 +393,9 @@ def test_every_flat_keyword_is_the_field_of_the_one_target(keyword: str) -> None
 @pytest.mark.parametrize("keyword", [key for key, place in PLACES.items() if place[:2] == ("sources", 0)][1:])
 def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None:
     field = str(PLACES[keyword][-1])
-    value = {"csv_header": False, "max_rows_per_batch": 5, "max_files_per_batch": 5}.get(field, ";")
+    value = {"csv_header": False, "max_rows_per_batch": 5, "max_files_per_batch": 5, "on_data_loss": "fail"}.get(
+        field, ";"
+    )
     flat: dict[str, Any] = {keyword: value}
     assert spec_from_keywords(name="p", source=FILES, target=OUT, **flat) == spec_from_keywords(
         name="p", sources=[Source(FILES, **{field: value})], target=OUT

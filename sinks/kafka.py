@@ -1,0 +1,147 @@
+"""The Kafka target, at least once: records are made while a batch is staged, and sent while it is applied."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ematix_flow.connections import KafkaConnection
+from ematix_flow.errors import FlowError
+from ematix_flow.sinks.base import Applied, Batch, Capabilities, Staged, TargetUnavailable
+from ematix_flow.sinks.kafka_client import KafkaRefused, TopicNotFound, asked, java_properties, missing_topic, topics
+from ematix_flow.sinks.kafka_records import Payload, check_columns, records
+from ematix_flow.sinks.kafka_schemas import registered
+from ematix_flow.specs import Target
+from ematix_flow.state.fence import Fence
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+# How long a record may wait for its broker. Java's default is two minutes, in which nobody hears of the trouble.
+_DELIVERY_MS = 30_000
+_REFUSALS = ("AuthenticationException", "AuthorizationException", "SslAuthentication")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedRecords(Staged):
+    """In Spark's memory and, where that is full, on its disk."""
+
+    records: DataFrame
+
+
+class KafkaSink:
+    capabilities = Capabilities(
+        fenced=False,
+        transactional=False,
+        modes=frozenset({"append"}),
+        visibility="records appear one by one while the batch is applied; "
+        'delivery = "exactly_once" writes them in transactions',
+    )
+
+    def __init__(self, target: Target, connection: KafkaConnection, name: str) -> None:
+        self._target, self._connection, self._name = target, connection, name
+        self._user = f"target {name!r}"
+        self._held: DataFrame | None = None
+        self._payload = Payload(connection.payload_format)
+        self._check_topic()
+
+    def prepare(self, schema: StructType) -> StructType:
+        check_columns(schema, self._target, self._connection.payload_format, self._name)
+        if self._connection.payload_format not in {"avro", "json_schema"}:
+            return schema
+        self._payload, fitting = registered(schema, self._target, self._connection, self._user)
+        return fitting
+
+    def stage(self, rows: DataFrame, batch: Batch) -> StagedRecords:
+        self._forget()
+        self._held = self._made(rows).persist()
+        self._held.write.format("noop").mode("overwrite").save()
+        self._check_places(self._held)
+        return StagedRecords(Path(), records=self._held)
+
+    def refusals(self, staged: Staged, batch: Batch) -> dict[int, str]:
+        return {}
+
+    def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
+        assert isinstance(staged, StagedRecords)
+        batch.reached("apply/before-sending")
+        done = self._sent(staged.records, batch, fence)
+        self._forget()
+        return Applied(done)
+
+    def _made(self, rows: DataFrame) -> DataFrame:
+        return records(rows, self._target, self._payload)
+
+    def _sent(self, made: DataFrame, batch: Batch, fence: Fence) -> bool:
+        from pyspark.errors import PySparkException
+
+        # Idempotent, so that an answer that was lost on its way does not double a record.
+        ours = {
+            "enable.idempotence": "true",
+            "acks": "all",
+            "delivery.timeout.ms": _DELIVERY_MS,
+            "max.block.ms": _DELIVERY_MS,
+        }
+        properties = ours | java_properties(self._connection)
+        try:
+            options = {f"kafka.{key}": str(value) for key, value in properties.items()}
+            made.write.format("kafka").options(**options).save()
+        except PySparkException as error:
+            raise self._failure(str(error)) from error
+        return True
+
+    def _check_topic(self) -> None:
+        known = asked(self._connection, topics)
+        if self._target.topic is not None and self._target.topic not in known:
+            raise missing_topic(self._target.topic, known, self._user)
+
+    def _check_places(self, made: DataFrame) -> None:
+        """Whether every topic and partition that the rows name is there. A producer would wait for it in vain."""
+        from pyspark.sql import functions as F
+
+        if self._target.topic_column is None and self._target.partition_column is None:
+            return
+        named = made.groupBy("topic").agg(F.min("partition"), F.max("partition")).collect()
+        if not named:
+            return
+        known = asked(self._connection, topics)
+        for topic, lowest, highest in named:
+            if topic is None:
+                raise TopicNotFound(
+                    f"{self._user}: a row has no topic: column {self._target.topic_column} is NULL",
+                    next_step="set `topic` as well, for rows without one, or leave them out in the transform",
+                )
+            if topic not in known:
+                raise missing_topic(topic, known, self._user)
+            if highest is not None and not 0 <= lowest <= highest < known[topic]:
+                raise KafkaRefused(
+                    f"{self._user}: a row is for partition {lowest if lowest < 0 else highest} of topic {topic}, "
+                    f"which has the partitions 0 to {known[topic] - 1}",
+                    next_step=f"correct column {self._target.partition_column}, or add partitions to the topic",
+                )
+
+    def _failure(self, words: str) -> FlowError:
+        """From what Java raised in a task."""
+        said = _told(words)
+        if "RecordTooLarge" in words:
+            return KafkaRefused(
+                f"{self._user}: {said}",
+                next_step='raise extra = {"max.request.size" = ...} and the limit of the topic, or write less per row',
+            )
+        if any(refusal in words for refusal in _REFUSALS):
+            return KafkaRefused(f"{self._user}: {said}", next_step="correct the connection, or the rights of its user")
+        return TargetUnavailable(f"{self._user}: records could not be sent: {said}", next_step="see that Kafka runs")
+
+    def _forget(self) -> None:
+        if self._held is not None:
+            self._held.unpersist()
+            self._held = None
+
+
+def _told(words: str) -> str:
+    """The innermost of Java's causes that Kafka has raised."""
+    found = re.findall(r"org\.apache\.kafka[\w.$]*: ([^\n]+)", words)
+    return found[-1].strip() if found else words.strip().splitlines()[0]

@@ -1,0 +1,164 @@
+"""Kafka transactions with a fence in them: whoever sends a part of a batch once, does it with these.
+
+A part has a transactional id of its own, so that whoever opens it ends what an earlier process, or an earlier attempt
+of a task, may still have open. The fence is the number of the batch, committed as the offset of a consumer group that
+nobody reads by; Kafka shows records and fence together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.connections import KafkaConnection
+from ematix_flow.sinks.kafka_client import Properties, librdkafka_properties, opened
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer
+
+# Longer than any part should take, shorter than brokers allow by default. Readers wait as long if the process dies and
+# is not started again.
+_TRANSACTION_MS = 300_000
+_CALL_SECONDS = 60.0
+_TRIES = 3
+# A producer has threads and memory, and a worker meets all partitions of a topic in turn.
+_MOST_KEPT = 16
+_TAKEN_OVER = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_STATE"})
+
+_kept: dict[str, Lane] = {}
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """What every part of a batch must know."""
+
+    properties: Properties = field(repr=False)
+    name: str
+    """Of the pipeline and the target, in transactional ids."""
+    generation: str
+    batch: int
+    reached: Callable[[str], None] = lambda _: None
+    """Called at points where a crash is worth a test."""
+
+
+def transactional(connection: KafkaConnection) -> Properties:
+    return {
+        "transaction.timeout.ms": _TRANSACTION_MS,
+        "enable.idempotence": True,
+        # Large requests; the commit does not wait for one to be full. A broker takes a megabyte by default.
+        "linger.ms": 50,
+        "batch.size": 512 << 10,
+        "batch.num.messages": 100_000,
+        "queue.buffering.max.messages": 0,
+        "queue.buffering.max.kbytes": 64 << 10,
+        **librdkafka_properties(connection),
+    }
+
+
+class Lane:
+    """The producer of one part. It stays open between batches, because opening it takes longer than a small batch."""
+
+    def __init__(self, fenced: Fenced, name: str, topic: str) -> None:
+        from confluent_kafka import Consumer, Producer, TopicPartition
+
+        group = {"group.id": f"{name}/{fenced.generation}", "enable.auto.commit": False}
+        readable = {"isolation.level": "read_committed"}
+        self.generation = fenced.generation
+        self.group: Consumer = opened(Consumer, {**fenced.properties, **group, **readable})
+        self.producer: Producer = opened(Producer, {**fenced.properties, "transactional.id": name})
+        # Ends what another producer of this name has open; only then is the fence final.
+        patiently(partial(self.producer.init_transactions, _CALL_SECONDS))
+        (found,) = self.group.committed([TopicPartition(topic, 0)], _CALL_SECONDS)
+        self.last = int(found.offset)
+        """The newest batch that is there, or a number below zero."""
+
+    def close(self) -> None:
+        self.group.close()
+
+
+def sent_once(fenced: Fenced, part: str, topic: str, send: Callable[[Producer], None]) -> bool:
+    """Send a part in one transaction with its fence, which is kept in `topic`. False if it is there already."""
+    name = f"ematix-flow/{fenced.name}/{part}"
+    try:
+        lane = _begun(fenced, name, topic)
+        if lane is None:
+            return False
+        send(lane.producer)
+        fenced.reached("apply/before-commit")
+        patiently(partial(lane.producer.commit_transaction, _CALL_SECONDS))
+        fenced.reached("apply/after-commit")
+        lane.last = fenced.batch
+    except BaseException:
+        # Nobody knows what state it is in; who opens it next ends what it has open.
+        _drop(name)
+        raise
+    return True
+
+
+def _begun(fenced: Fenced, name: str, topic: str) -> Lane | None:
+    """A lane in a transaction that holds the fence; None if it is there already. The fence comes first, because Kafka
+    answers it: a producer whose name another worker has taken over meanwhile hears of it before it took any row."""
+    from confluent_kafka import KafkaException, TopicPartition
+
+    for left in reversed(range(_TRIES)):
+        lane = _kept.get(name)
+        if lane is None or lane.generation != fenced.generation:
+            _drop(name)
+            lane = Lane(fenced, name, topic)
+            _keep(name, lane)
+        if lane.last >= fenced.batch:
+            return None
+        mark = [TopicPartition(topic, 0, fenced.batch)]
+        try:
+            lane.producer.begin_transaction()
+            reader = lane.group.consumer_group_metadata()
+            patiently(partial(lane.producer.send_offsets_to_transaction, mark, reader, _CALL_SECONDS))
+        except KafkaException as error:
+            _drop(name)
+            if not left or not _is_taken_over(error.args[0]):
+                raise
+        else:
+            return lane
+    raise AssertionError("the last try returns or raises")
+
+
+def produced(producer: Producer, *record: Any, **more: Any) -> None:
+    """Waits while the producer holds as much as it may."""
+    while True:
+        try:
+            producer.produce(*record, **more)
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            return
+
+
+def patiently(call: Callable[[], None]) -> None:
+    """What librdkafka calls retriable has not failed: the same call goes on with it."""
+    from confluent_kafka import KafkaException
+
+    for left in reversed(range(_TRIES)):
+        try:
+            call()
+        except KafkaException as error:
+            if not left or not error.args[0].retriable():
+                raise
+        else:
+            return
+
+
+def _is_taken_over(error: KafkaError) -> bool:
+    return bool(error.fatal()) or error.name() in _TAKEN_OVER
+
+
+def _keep(name: str, lane: Lane) -> None:
+    while len(_kept) >= _MOST_KEPT:
+        _drop(next(iter(_kept)))
+    _kept[name] = lane
+
+
+def _drop(name: str) -> None:
+    if lane := _kept.pop(name, None):
+        lane.close()

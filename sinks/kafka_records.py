@@ -1,0 +1,139 @@
+"""Rows as Kafka records: what becomes the value, the key, the headers, the partition and the topic of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ematix_flow.errors import DeclarationError, NotBuilt, Problem
+from ematix_flow.problems import near
+from ematix_flow.sinks.avro import encoded
+from ematix_flow.sinks.base import HIDDEN, PART
+from ematix_flow.sinks.files import TIMES
+from ematix_flow.sinks.schema_registry import Schema, header
+from ematix_flow.specs import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+HEADERS = "array<struct<key: string, value: binary>>"
+_VALUE = "value"
+_FORMATS = ("json", "raw_bytes", "avro", "json_schema")
+
+
+@dataclass(frozen=True)
+class Payload:
+    """How values are written, and by which registered schema."""
+
+    form: str
+    schema: Schema | None = None
+
+
+def records(rows: DataFrame, target: Target, payload: Payload) -> DataFrame:
+    """Columns `topic`, `partition`, `key`, `value`, if there is a column for them `headers`, and `PART` as it came."""
+    from pyspark.sql import functions as F
+
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    parts = [F.col(PART)] if PART in kinds else []
+    topic: Column = F.lit(target.topic).cast("string")
+    if target.topic_column is not None:
+        topic = F.coalesce(_at(target.topic_column).cast("string"), topic)
+    columns = {
+        "topic": topic,
+        "partition": _or_none(target.partition_column, "int"),
+        "key": _key(target.message_key_column, kinds),
+        "value": _value(target, payload, kinds),
+    }
+    if target.headers_column is not None:
+        columns["headers"] = _headers(target.headers_column, kinds[target.headers_column])
+    return rows.select(*[column.alias(name) for name, column in columns.items()], *parts)
+
+
+def check_columns(schema: StructType, target: Target, payload_format: str, name: str) -> None:
+    """Everything that the target says of its columns, at once."""
+    from pyspark.sql.types import ArrayType, BinaryType, IntegralType, MapType, StringType
+
+    kinds = {field.name: field.dataType for field in schema.fields}
+    wanted: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+        "message_key_column": ((), ""),
+        "headers_column": ((MapType, ArrayType), f"a map of texts, or {HEADERS}"),
+        "partition_column": ((IntegralType,), "a whole number"),
+        "topic_column": ((StringType,), "a text"),
+    }
+    problems = []
+    for option, (types, words) in wanted.items():
+        column = getattr(target, option)
+        if column is None:
+            continue
+        place = f"target {name!r} {option}"
+        if column not in kinds:
+            found = f'found "{column}", which is no column of the rows'
+            problems.append(Problem(place, found, ", ".join(kinds), near(column, kinds)))
+        elif types and not isinstance(kinds[column], types):
+            problems.append(Problem(place, f'column "{column}" is {kinds[column].simpleString()}', words))
+    if payload_format == "raw_bytes" and not isinstance(kinds.get(_VALUE), BinaryType | StringType):
+        found = f"there is no column {_VALUE} of bytes or text, which raw_bytes writes"
+        problems.append(Problem(f"target {name!r} payload_format", found, ", ".join(kinds)))
+    if problems:
+        raise DeclarationError(f"target {name!r}", problems)
+    if payload_format not in _FORMATS:
+        raise NotBuilt(f"payload_format {payload_format!r}", instead=f"built so far: {', '.join(_FORMATS)}")
+
+
+def written(names: Iterable[str], target: Target) -> list[str]:
+    """The columns of the value. What tells where a record goes is part of it, unless its name says that it is beside
+    it, as `_key` is."""
+    routing = {target.message_key_column, target.headers_column, target.partition_column, target.topic_column}
+    beside = {name for name in routing if name and name.startswith("_")}.union(HIDDEN)
+    return [name for name in names if name not in beside]
+
+
+def _value(target: Target, payload: Payload, kinds: dict[str, DataType]) -> Column:
+    from pyspark.sql import functions as F
+
+    if payload.form == "raw_bytes":
+        return _at(_VALUE).cast("binary")
+    row = F.struct(*map(_at, written(kinds, target)))
+    if payload.form == "avro" and payload.schema is not None:
+        return encoded(row, payload.schema.id, payload.schema.text)
+    # Nulls are left out, as in files of JSON lines.
+    text = F.to_json(row, {**TIMES, "ignoreNullFields": "true"}).cast("binary")
+    return text if payload.schema is None else F.concat(F.lit(header(payload.schema.id)), text)
+
+
+def _key(name: str | None, kinds: dict[str, DataType]) -> Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
+
+    if name is None:
+        return F.lit(None).cast("binary")
+    if isinstance(kinds[name], BinaryType):
+        return _at(name)
+    if isinstance(kinds[name], ArrayType | MapType | StructType):
+        return F.to_json(_at(name), TIMES).cast("binary")
+    return _at(name).cast("string").cast("binary")
+
+
+def _headers(name: str, kind: DataType) -> Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import MapType
+
+    entries = F.map_entries(_at(name)) if isinstance(kind, MapType) else _at(name)
+    return F.transform(
+        entries,
+        lambda one: F.struct(one["key"].cast("string").alias("key"), one["value"].cast("binary").alias("value")),
+    )
+
+
+def _or_none(name: str | None, kind: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return (F.lit(None) if name is None else _at(name)).cast(kind)
+
+
+def _at(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col("`" + name.replace("`", "``") + "`")

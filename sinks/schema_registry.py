@@ -1,0 +1,140 @@
+"""A schema registry that speaks Confluent's protocol: schemas by id and by subject, and Confluent's form of a record.
+
+Few calls are needed, by workers as well as by the driver, so that no library is: a worker asks once per schema.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from ematix_flow.config import connect
+from ematix_flow.connections import KafkaConnection, SchemaRegistryConnection
+from ematix_flow.errors import DeclarationError, FlowError, NotBuilt, Problem
+
+MAGIC = b"\x00"
+HEADER_BYTES = 5
+_SECONDS = 10
+_MEDIA = "application/vnd.schemaregistry.v1+json"
+
+
+class RegistryUnavailable(FlowError):
+    """The schema registry cannot be reached now."""
+
+    code = "registry-unavailable"
+    transient = True
+
+
+class RegistryRefused(FlowError):
+    """The schema registry does not let this client in, or does not take a schema."""
+
+    code = "registry-refused"
+
+
+class UnknownSchema(FlowError):
+    """A schema that the registry does not have."""
+
+    code = "unknown-schema"
+
+
+@dataclass(frozen=True)
+class Schema:
+    id: int
+    text: str
+    kind: str
+    """AVRO, PROTOBUF or JSON."""
+
+
+@dataclass(frozen=True)
+class Registry:
+    url: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    def schema(self, id: int) -> Schema:
+        found = self._ask("GET", f"/schemas/ids/{id}")
+        return Schema(id, found["schema"], found.get("schemaType", "AVRO"))
+
+    def latest(self, subject: str) -> Schema | None:
+        try:
+            found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
+        except UnknownSchema:
+            return None
+        return Schema(found["id"], found["schema"], found.get("schemaType", "AVRO"))
+
+    def register(self, subject: str, text: str, kind: str) -> Schema:
+        body = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
+        return Schema(self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", body)["id"], text, kind)
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Content-Type": _MEDIA, "Accept": _MEDIA}
+        if self.user:
+            login = f"{self.user}:{self.password or ''}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self.url.rstrip("/") + path, data, headers, method=method)  # noqa: S310 - see `registry_of`
+        try:
+            with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+                return json.load(answer)
+        except HTTPError as error:
+            raise self._failure(error, path) from error
+        except (URLError, OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise RegistryUnavailable(
+                f"the schema registry at {self.url} does not answer: {reason}",
+                next_step="start it, or correct its url",
+            ) from error
+
+    def _failure(self, error: HTTPError, path: str) -> FlowError:
+        try:
+            words = json.loads(error.read()).get("message") or error.reason
+        except (ValueError, AttributeError):
+            words = error.reason
+        said = f"the schema registry at {self.url} says to {path}: {words} ({error.code})"
+        if error.code == 404:
+            return UnknownSchema(said, next_step="register the schema, or correct the topic")
+        if error.code in {401, 403}:
+            return RegistryRefused(said, next_step="correct its user and password")
+        if error.code < 500:
+            return RegistryRefused(said, next_step="make the rows fit what is registered, or register what they are")
+        return RegistryUnavailable(said, next_step="look at the log of the registry")
+
+
+def registry_of(connection: KafkaConnection, user: str) -> Registry:
+    """The one that a Kafka connection names."""
+    given = connection.schema_registry
+    if given is not None:
+        found = connect(given)
+        if not isinstance(found, SchemaRegistryConnection):
+            raise NotBuilt(
+                f"a schema registry of kind {found.kind!r}", instead="use one that speaks Confluent's protocol"
+            )
+        registry = Registry(found.url, found.basic_auth_user, found.basic_auth_password)
+    elif connection.schema_registry_url:
+        registry = Registry(
+            connection.schema_registry_url,
+            connection.schema_registry_basic_auth_user,
+            connection.schema_registry_basic_auth_password,
+        )
+    else:
+        problem = Problem(
+            f"{user} schema_registry", f'missing; payload_format = "{connection.payload_format}" needs it'
+        )
+        raise DeclarationError(user, [problem])
+    if not registry.url.startswith(("http://", "https://")):
+        problem = Problem(f"{user} schema_registry", "its url is no http or https address")
+        raise DeclarationError(user, [problem])
+    return registry
+
+
+def subject_of(topic: str) -> str:
+    return f"{topic}-value"
+
+
+def header(id: int) -> bytes:
+    return MAGIC + id.to_bytes(HEADER_BYTES - 1, "big")

@@ -1,0 +1,285 @@
+"""Kafka topics as a stream: Spark's own Kafka source, read committed, with the records' own positions and times."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.connections import KafkaConnection
+from ematix_flow.errors import NotBuilt
+from ematix_flow.sinks import avro
+from ematix_flow.sinks.kafka_client import java_properties, librdkafka_properties, needed, opened
+from ematix_flow.sinks.kafka_records import HEADERS
+from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, registry_of, subject_of
+from ematix_flow.specs import Source
+from ematix_flow.state.home import file_name
+from ematix_flow.state.store import Store
+from ematix_flow.streams.avro_reader import avro_columns
+from ematix_flow.streams.decode import Parsed, json_text
+from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
+from ematix_flow.streams.lagging import tells
+from ematix_flow.streams.reasons import why_bad_json
+from ematix_flow.streams.sources.base import NoColumns, NothingToInfer
+from ematix_flow.streams.sources.kafka_lag import KafkaLag
+from ematix_flow.streams.sources.kafka_topics import (
+    Subscription,
+    check_nothing_is_lost,
+    next_positions,
+    planned,
+    ranges,
+    sample,
+)
+from ematix_flow.streams.sources.schemas import declared_schema
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_FORMATS = ("json", "raw_bytes", "avro", "json_schema")
+_TEXT = "_flow_text"
+_TOMBSTONE = "the record has no value: it is a tombstone"
+_HEADLESS = "the record does not begin as those do that name a schema of a registry: 0, then four bytes of id"
+_LONGEST = (1 << 31) - 1
+_RAW = "value binary"
+# Of a record that is not there yet.
+_GUESSED_BYTES = 1024
+# What a record has beyond its payload.
+_BESIDE = ("key", "headers", "topic", "partition", "offset", "timestamp")
+_COMMIT_SECONDS = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaSource:
+    replayable = True
+    exact_positions = True
+
+    def __init__(
+        self,
+        source: Source,
+        connection: KafkaConnection,
+        name: str,
+        batch_bytes: int | None,
+        store: Store,
+        session: SparkSession,
+    ) -> None:
+        needed(connection)
+        self._source, self._connection, self._store = source, connection, store
+        self._user = f"source {name!r}"
+        self._topics = Subscription(source.query)
+        self._topics.check(self._user)
+        self._group: Consumer | None = None
+        self.payload_format = connection.payload_format
+        self.origin = Origin(name)
+        if self.payload_format not in _FORMATS:
+            raise NotBuilt(f"payload_format {self.payload_format!r}", instead=f"built so far: {', '.join(_FORMATS)}")
+        self._registry = None
+        if self.payload_format == "avro":
+            avro.needed()
+            self._registry = registry_of(connection, self._user)
+        self._avro: str | None = None
+        there = ranges(connection, self._topics, self._user)
+        if source.on_data_loss == "fail":
+            check_nothing_is_lost(next_positions(store.checkpoint, self._topics), there, self._user)
+        self._sample: list[Message] | None = None
+        self.payload_schema = self._fixed(name, there, session)
+        self._most = self._records_per_batch(batch_bytes, there)
+        tells(store.pipeline, store, name, KafkaLag(connection, self._topics, store.checkpoint))
+
+    def read(self, session: SparkSession, carried: Carried) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        records = session.readStream.format("kafka").options(**self._options(carried)).load()
+        position = F.concat_ws("/", "topic", "partition", "offset")
+        parsed = self.parsed(records, "value")
+        decoded = Decoded(
+            rows=parsed.rows,
+            columns=parsed.columns,
+            arrived=F.col("timestamp"),
+            timed=True,
+            # Records of one key are in one partition, where offsets tell which came later.
+            order=F.struct("topic", "partition", "offset"),
+            wrong=parsed.wrong,
+            code=f"bad-{self.payload_format.replace('_', '-')}",
+            message=parsed.message,
+            position=position,
+            payload=F.col("value"),
+            key=F.col("key"),
+            # Spark brings partitions in one order when it plans a batch, and in another one when it repeats it.
+            number=_number(self._topics),
+            part=F.concat_ws("/", "topic", "partition"),
+            beside={f"_{name}": F.col(name) for name in _BESIDE if name in records.columns},
+        )
+        return wrapped(decoded, self.origin, carried, self.payload_schema, self._source.event_time_column)
+
+    def reason(self, payload: bytes) -> str:
+        content = payload[HEADER_BYTES:] if self.payload_format == "json_schema" else payload
+        return why_bad_json(content, self.payload_schema)
+
+    def place(self, position: str, payload: bytes) -> str:
+        topic, partition, offset = position.rsplit("/", 2)
+        return f"topic {topic} partition {partition} offset {offset}"
+
+    def lines(self, file: str, payloads: Collection[bytes]) -> Mapping[bytes, Sequence[int]]:
+        return {}
+
+    def arrived(self, position: str) -> datetime | None:
+        """It is in the row."""
+        return None
+
+    def release(self, batch: int) -> None:
+        """Commit the group's offsets, for everybody who looks at the lag of consumers. Our own positions are in the
+        checkpoint, so that a failure costs nothing but a look from outside."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        positions = planned(self._store.checkpoint, batch, self._topics)
+        if self._connection.group_id is None or not positions:
+            return
+        ends = [
+            TopicPartition(topic, number, offset) for topic, of in positions.items() for number, offset in of.items()
+        ]
+        try:
+            self._committing().commit(offsets=ends, asynchronous=False)
+        except KafkaException as error:
+            facts = {"pipeline": self._store.pipeline, "group": self._connection.group_id, "reason": str(error)}
+            _log.warning("offsets of the group were not committed", extra=facts)
+
+    def _committing(self) -> Consumer:
+        """Never subscribed, so that Kafka gives it no partition to read."""
+        from confluent_kafka import Consumer
+
+        if self._group is None:
+            given = {"group.id": self._connection.group_id, "enable.auto.commit": False}
+            self._group = opened(Consumer, {**librdkafka_properties(self._connection), **given})
+        return self._group
+
+    def _options(self, carried: Carried) -> dict[str, str]:
+        given = {f"kafka.{key}": str(value) for key, value in java_properties(self._connection).items()}
+        given |= self._topics.spark_option
+        given |= {
+            "kafka.isolation.level": "read_committed",
+            "startingOffsets": self._connection.auto_offset_reset,
+            "failOnDataLoss": "true" if self._source.on_data_loss == "fail" else "false",
+            "includeHeaders": "true" if "_headers" in carried.named else "false",
+            # Whoever grants rights to consumer groups can name ours by their beginning.
+            "groupIdPrefix": f"{self._connection.group_id or 'ematix-flow'}-reading",
+        }
+        return given | ({} if self._most is None else {"maxOffsetsPerTrigger": str(self._most)})
+
+    def parsed(self, rows: DataFrame, column: str) -> Parsed:
+        """Values of records, wherever they are, as columns."""
+        from pyspark.sql import functions as F
+
+        value = F.col(column)
+        if self.payload_format == "raw_bytes":
+            return Parsed(rows, {"value": value}, F.lit(False), F.lit(None).cast("string"))
+        if self.payload_format == "avro":
+            assert self._registry is not None
+            return avro_columns(rows, column, self.payload_schema, self._registry, self._avro)
+        content, wrong, why = value, value.isNull(), F.when(value.isNull(), F.lit(_TOMBSTONE))
+        if self.payload_format == "json_schema":
+            content = F.substring(value, HEADER_BYTES + 1, _LONGEST)
+            headless = ~value.startswith(F.lit(MAGIC))
+            wrong, why = wrong | headless, why.when(headless, F.lit(_HEADLESS))
+        found = json_text(rows.withColumn(_TEXT, content.cast("string")), _TEXT, self.payload_schema.fields)
+        return replace(found, wrong=wrong | found.wrong, message=why.otherwise(found.message))
+
+    def beside_of_letters(self, position: Column, arrived: Column) -> Mapping[str, Column]:
+        """What is still known of a record when it comes back as a dead letter."""
+        from pyspark.sql import functions as F
+
+        place = F.split(position, "/")
+        return {
+            "_key": F.lit(None).cast("binary"),
+            "_headers": F.lit(None).cast(HEADERS),
+            "_topic": place[0],
+            "_partition": place[1].cast("int"),
+            "_offset": place[2].cast("long"),
+            "_timestamp": arrived,
+        }
+
+    def _fixed(self, name: str, there: Mapping[str, Any], session: SparkSession) -> StructType:
+        """Declared, or inferred from the oldest records at the first start."""
+        from pyspark.sql.types import StructType
+
+        if self.payload_format == "raw_bytes":
+            return declared_schema(_RAW, name)
+        if self._source.schema is not None:
+            return declared_schema(self._source.schema, name)
+        if self.payload_format == "avro":
+            self._avro = self._reader_schema(name, there)
+            return avro.spark_schema(self._avro)
+        memory = f"schema.{file_name(name)}.json"
+        if known := self._store.recall(memory):
+            return StructType.fromJson(json.loads(known))
+        skipped = HEADER_BYTES if self.payload_format == "json_schema" else 0
+        values = [value[skipped:] for message in self._sampled(there) if (value := message.value())]
+        schema = _inferred(values, self._store, session, self._user)
+        self._store.remember(memory, schema.json())
+        return schema
+
+    def _reader_schema(self, name: str, there: Mapping[str, Any]) -> str:
+        """The newest one of the topic at the first start; all records are read as this one from then on."""
+        memory = f"avro.{file_name(name)}.json"
+        if known := self._store.recall(memory):
+            return known
+        assert self._registry is not None
+        for topic in sorted(there):
+            if found := self._registry.latest(subject_of(topic)):
+                self._store.remember(memory, found.text)
+                return found.text
+        subjects = ", ".join(subject_of(topic) for topic in sorted(there)) or "no topic yet"
+        raise NothingToInfer(
+            f"{self._user}: the registry has no schema yet of {subjects}",
+            next_step="register one, or declare the columns with `schema`",
+        )
+
+    def _records_per_batch(self, batch_bytes: int | None, there: Mapping[str, Any]) -> int | None:
+        """Spark limits a batch by records; bytes are turned into records with the sizes of the oldest ones."""
+        limits = [] if self._source.max_rows_per_batch is None else [self._source.max_rows_per_batch]
+        if batch_bytes is not None:
+            sizes = [len(message) + len(message.key() or b"") for message in self._sampled(there)]
+            average = sum(sizes) / len(sizes) if sizes else _GUESSED_BYTES
+            limits.append(max(1, round(batch_bytes / max(1.0, average))))
+        return min(limits, default=None)
+
+    def _sampled(self, there: Mapping[str, Any]) -> list[Message]:
+        if self._sample is None:
+            self._sample = sample(self._connection, there)
+        return self._sample
+
+
+def _number(topics: Subscription) -> Column:
+    """Of its own, and growing within a partition: 40 bits of offset, 14 of partition, the rest is the topic."""
+    from pyspark.sql import functions as F
+
+    if topics.is_pattern:
+        return F.xxhash64("topic", "partition", "offset")
+    which = F.array_position(F.array(*map(F.lit, sorted(topics.names))), F.col("topic"))
+    return which * (1 << 54) + F.col("partition") * F.lit(1 << 40) + F.col("offset")
+
+
+def _inferred(texts: list[bytes], store: Store, session: SparkSession, user: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    if not texts:
+        raise NothingToInfer(
+            f"{user}: there is no record yet to infer the columns from",
+            next_step='declare them, for example schema = "id long, amount double, ts timestamp", or send a record',
+        )
+    file = store.scratch("inferring") / "records.jsonl"
+    # A line feed in JSON is a space; inside of a text it would be escaped.
+    file.write_bytes(b"".join(text.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n" for text in texts))
+    inferred = session.read.json(str(file)).schema
+    schema = StructType([field for field in inferred.fields if field.name != "_corrupt_record"])
+    if not schema.fields:
+        raise NoColumns(
+            f"{user}: not one of {len(texts)} records could be read as JSON",
+            next_step='declare the columns, for example schema = "id long, ts timestamp", or correct payload_format',
+        )
+    return schema

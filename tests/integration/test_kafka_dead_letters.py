@@ -1,0 +1,63 @@
+"""Dead letters of Kafka sources: in the topic as they were, and through the pipeline again."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.errors import DeclarationError
+from ematix_flow.sinks.kafka_client import TopicNotFound
+from ematix_flow.streams.replay import replay
+from ematix_flow.toml import load_toml
+from tests.orders import Orders
+from tests.services.kafka import Kafka
+from tests.topics import Topics, numbered
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+AT = datetime(2026, 3, 1, 8, 30, tzinfo=UTC)
+
+
+def test_bad_records_go_to_their_topic_once_and_can_be_replayed(kafka: Kafka, tmp_path: Path) -> None:
+    topics = Topics(kafka, tmp_path)
+    source, dead = kafka.new_topic(2), kafka.new_topic()
+    kafka.send(source, [{"id": 2}], key=b"\x00k", partition=1, timestamp=int(AT.timestamp() * 1000))
+    kafka.send(source, [*numbered([1]), "broken"], partition=0)
+    declaration = {
+        "top": f'dead_letter_topic = "{dead}"',
+        "on_error": "dlq",
+        "reading": 'event_time_column = "id"',
+        "sql": "SELECT id, 10 / (id - 2) AS share FROM source",
+    }
+    assert topics.run(source, **declaration).dlq_rows == {"decode": 1, "transform": 1}
+    found = {message.value(): message for message in kafka.read(dead)}
+    assert set(found) == {b"broken", b'{"id": 2}'}
+    record = found[b'{"id": 2}']
+    headers = {name: value.decode() for name, value in record.headers()}
+    assert (record.key(), record.timestamp()[1]) == (b"\x00k", int(AT.timestamp() * 1000))
+    assert headers.pop("emat-dlq-id")
+    assert datetime.fromisoformat(headers.pop("emat-dlq-failed-at")) > AT
+    assert headers == {
+        "emat-dlq-pipeline": "orders",
+        "emat-dlq-stage": "transform",
+        "emat-dlq-error-code": "divide-by-zero",
+        "emat-dlq-error": "column share: (10 / (id - 2)) fails with id = 2",
+        "emat-dlq-source": source,
+        "emat-dlq-position": f"{source}/1/0",
+        "emat-dlq-event-ts": "1970-01-01T00:00:00.002000+00:00",
+        "emat-dlq-attempt": "1",
+        "emat-dlq-payload-format": "json",
+    }
+    better = declaration | {"sql": "SELECT id, CAST(0 AS double) AS share FROM source"}
+    (spec,) = load_toml(text=topics.toml(source, **better))
+    result = replay(spec)
+    assert (result.succeeded, result.failed_again) == (1, 1)
+    assert topics.in_database("SELECT id FROM orders ORDER BY id") == [(1,), (2,)]
+
+
+def test_a_topic_that_cannot_be_is_told(kafka: Kafka, tmp_path: Path, orders: Orders) -> None:
+    source = kafka.new_topic()
+    with pytest.raises(TopicNotFound, match='dead_letter_topic: there is no topic "nowhere"'):
+        Topics(kafka, tmp_path).run(source, on_error="dlq", top='dead_letter_topic = "nowhere"')
+    with pytest.raises(DeclarationError, match="neither a source nor a target is kafka"):
+        orders.run_text('dead_letter_topic = "nowhere"\n' + orders.toml(on_error="dlq"))

@@ -1,0 +1,132 @@
+"""Kafka as a target, against a real broker."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ematix_flow import run_pipeline
+from ematix_flow.errors import DeclarationError
+from ematix_flow.sinks.kafka_client import KafkaRefused, TopicNotFound
+from tests.services.kafka import Kafka
+from tests.topics import Topics, numbered
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture
+def topics(kafka: Kafka, tmp_path: Path) -> Topics:
+    return Topics(kafka, tmp_path)
+
+
+def test_rows_become_records_with_key_headers_partition_and_topic(topics: Topics) -> None:
+    kafka = topics.kafka
+    source, one, two = kafka.new_topic(), kafka.new_topic(3), kafka.new_topic()
+    kafka.send(source, numbered(range(4)), key="original")
+    result = topics.run(
+        source,
+        target=one,
+        sql=f"""
+            SELECT id, CASE WHEN amount > 0 THEN amount END AS amount, _key,
+              TIMESTAMP '2026-01-01 00:00:00.123456Z' AS seen,
+              map('n', string(id)) AS _h, CASE WHEN id < 2 THEN 2 END AS _p, CASE WHEN id = 3 THEN '{two}' END AS _t
+            FROM source""",
+        writing='message_key_column = "id"\nheaders_column = "_h"\npartition_column = "_p"\ntopic_column = "_t"',
+    )
+    assert result.rows_written == {one: 4}
+    found = kafka.read(one)
+    assert sorted((m.key(), m.headers()) for m in found) == [
+        (b"0", [("n", b"0")]), (b"1", [("n", b"1")]), (b"2", [("n", b"2")]),
+    ]  # fmt: skip
+    assert [m.partition() for m in found if m.key() in (b"0", b"1")] == [2, 2]
+    assert {m.key(): json.loads(m.value()) for m in found}[b"0"] == {
+        "id": 0, "_key": "b3JpZ2luYWw=", "seen": "2026-01-01T00:00:00.123456Z",
+    }  # fmt: skip
+    assert [json.loads(m.value())["id"] for m in kafka.read(two)] == [3]
+
+
+@pytest.mark.slow
+def test_bytes_pass_as_they_are_with_key_and_headers(topics: Topics) -> None:
+    kafka = topics.kafka
+    source, target = kafka.new_topic(2), kafka.new_topic(2)
+    kafka.send(source, [b"\x00\xff", None], key=b"\x01", headers=[("h", b"\x02"), ("h", b"\x03")])
+    topics.run(
+        source,
+        target=target,
+        connection='payload_format = "raw_bytes"',
+        schema=None,
+        writing='message_key_column = "_key"\nheaders_column = "_headers"\npartition_column = "_partition"',
+    )
+    before, after = (
+        [(m.partition(), m.key(), m.value(), m.headers()) for m in kafka.read(t)] for t in (source, target)
+    )
+    assert after == before
+
+
+def test_a_target_that_cannot_work_is_told_in_words(topics: Topics) -> None:
+    kafka = topics.kafka
+    source, target = kafka.new_topic(), kafka.new_topic()
+    kafka.send(source, numbered([1]))
+    with pytest.raises(TopicNotFound, match=f"target '{target}x': there is no topic \"{target}x\""):
+        topics.run(source, target=f"{target}x")
+    with pytest.raises(DeclarationError) as wrong:
+        topics.run(source, target=target, writing='message_key_column = "ID"\nheaders_column = "id"')
+    assert [str(problem) for problem in wrong.value.problems] == [
+        f"target '{target}' message_key_column: found \"ID\", which is no column of the rows; allowed: id, amount; "
+        'did you mean "id"?',
+        f"target '{target}' headers_column: column \"id\" is bigint; "
+        "allowed: a map of texts, or array<struct<key: string, value: binary>>",
+    ]
+    with pytest.raises(
+        KafkaRefused, match=f"a row is for partition 7 of topic {target}, which has the partitions 0 to 0"
+    ):
+        topics.run(source, target=target, sql="SELECT id, 7 AS p FROM source", writing='partition_column = "p"')
+    # All of it was tried with the same batch, which goes at last.
+    assert topics.run(source, target=target).rows_written == {target: 1}
+    assert Counter(m.value() for m in kafka.read(target)) == {b'{"id":1,"amount":0.5}': 1}
+
+
+ONCE = 'delivery = "exactly_once"'
+
+
+def test_exactly_once_is_a_transaction_per_part_with_its_fence(topics: Topics) -> None:
+    kafka = topics.kafka
+    source, target = kafka.new_topic(3), kafka.new_topic(2)
+    for number in range(3):
+        kafka.send(source, numbered(range(number * 10, number * 10 + 10)), key=f"k{number}", partition=number)
+    declaration = {
+        "target": target,
+        "top": ONCE,
+        "sql": "SELECT id, _key, _headers FROM source",
+        "writing": 'message_key_column = "_key"\nheaders_column = "_headers"',
+    }
+    assert topics.run(source, **declaration).rows_written == {target: 30}
+    kafka.send(source, numbered([30]), partition=0)
+    assert topics.run(source, **declaration).rows_written == {target: 1}
+    found = kafka.read(target)
+    assert Counter(json.loads(m.value())["id"] for m in found) == Counter(range(31))
+    by_key = [json.loads(m.value())["id"] for m in found if m.key() == b"k1"]
+    assert by_key == list(range(10, 20))
+
+
+@pytest.mark.slow
+def test_parts_of_several_sources_are_kept_apart_also_if_they_read_the_same_topic(topics: Topics) -> None:
+    kafka = topics.kafka
+    one, two, target = kafka.new_topic(2), kafka.new_topic(), kafka.new_topic()
+    kafka.send(one, numbered([1]), partition=0)
+    kafka.send(one, numbered([2]), partition=1)
+    kafka.send(two, numbered([3]))
+    files = topics.folder / "files"
+    files.mkdir()
+    (files / "a.jsonl").write_text('{"id": 4}\n')
+    cluster = f'kind = "kafka"\nbootstrap_servers = "{kafka.bootstrap}"\n'
+    names = {"first": one, "second": two, "again": one}
+    sources = [f'[[sources]]\n{cluster}name = "{name}"\nquery = "{topic}"\n' for name, topic in names.items()]
+    sources.append(f'[[sources]]\nkind = "object_store_local"\npath = "{files}"\nformat = "json_lines"\nname = "f"\n')
+    text = "".join(f'{source}schema = "id long"\n' for source in sources)
+    declaration = f'pipeline_name = "all"\n{ONCE}\n{text}[target]\n{cluster}topic = "{target}"\n'
+    result = run_pipeline(config_str=declaration, bounded=True)
+    assert result.rows_written == {target: 6}
+    found = Counter((row["source_name"], row["id"]) for row in kafka.values(target))
+    assert found == Counter([("first", 1), ("first", 2), ("second", 3), ("again", 1), ("again", 2), ("f", 4)])
