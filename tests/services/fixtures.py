@@ -6,6 +6,7 @@ import pytest
 
 from tests.services import postgres as postgres_service
 from tests.services import server
+from tests.services.mysql import mariadb
 from tests.services.postgres import Postgres
 
 
@@ -24,3 +25,9 @@ def postgres() -> Postgres:
 def postgres_url(postgres: Postgres) -> str:
     """A database of the test's own."""
     return postgres.new_database()
+
+
+@pytest.fixture
+def mariadb_url() -> str:
+    """A database of the test's own."""
+    return mariadb().new_database()
