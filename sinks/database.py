@@ -41,8 +41,6 @@ CREATE TABLE IF NOT EXISTS _ematix_flow_fences (
     PRIMARY KEY (pipeline, target)
 )"""
 
-_MOMENT = "%Y-%m-%dT%H:%M:%S.%fZ"
-
 
 class Database(Protocol):
     """The part of a driver's connection that is used here."""
@@ -63,6 +61,8 @@ class DatabaseSink(ABC):
     )
     product: ClassVar[str]
     begin: ClassVar[str] = "BEGIN"
+    moment: ClassVar[str] = "%Y-%m-%dT%H:%M:%S.%fZ"
+    """How a time is written in a literal."""
     types: ClassVar[Types]
 
     def __init__(self, target: Target, path: str, name: str) -> None:
@@ -118,6 +118,10 @@ class DatabaseSink(ABC):
     def _busy(self, error: Exception) -> bool:
         """Whether an error of the driver passes when another program is done."""
 
+    def _words(self, error: Exception) -> str:
+        """What an error of the driver says."""
+        return first_line(error)
+
     # The calls of the commit protocol.
 
     def prepare(self, schema: StructType) -> StructType:
@@ -157,7 +161,7 @@ class DatabaseSink(ABC):
                         self._load(db, staged, f"({some})", batch)
                 except Exception as error:
                     if self._refusal(error):
-                        return first_line(error)
+                        return self._words(error)
                     raise
                 return None
 
@@ -170,7 +174,7 @@ class DatabaseSink(ABC):
             if not self._refusal(error):
                 raise
             raise TargetRefused(
-                f"{self.product} refuses the rows of batch {batch.number} for table {self._name}: {first_line(error)}",
+                f"{self.product} refuses the rows of batch {batch.number} for table {self._name}: {self._words(error)}",
                 next_step="correct the rows in the transform, or the table; nothing of the batch was written",
             ) from error
         self._forget(staged)
@@ -193,7 +197,7 @@ class DatabaseSink(ABC):
     def _planned(self, db: Database, staged: Staged, source: str, batch: Batch) -> Load:
         columns = tuple(name for name in staged.columns if name not in HIDDEN)
         there = {column.name.lower() for column in self._columns(db)}
-        values = {"_loaded_at": f"{datetime.now(UTC):{_MOMENT}}", "_batch_id": f"{batch.pipeline}/{batch.number}"}
+        values = {"_loaded_at": f"{datetime.now(UTC):{self.moment}}", "_batch_id": f"{batch.pipeline}/{batch.number}"}
         filled = {name: literal(values[name]) for name in self._shape.audit(columns) if name in there}
         return Load(self._located(db), source, columns, self._shape.keys, filled, withdraws=GONE in staged.columns)
 
@@ -230,11 +234,11 @@ class DatabaseSink(ABC):
     def _failure(self, error: Exception) -> FlowError:
         if self._busy(error):
             return TargetUnavailable(
-                f"another program holds {self._path}: {first_line(error)}",
+                f"another program holds {self._path}: {self._words(error)}",
                 next_step="close the other program; the batch is tried again",
             )
         return FlowError(
-            f"{self.product} fails at table {self._ref.full_name} in {self._path}: {first_line(error)}",
+            f"{self.product} fails at table {self._ref.full_name} in {self._path}: {self._words(error)}",
             next_step="check the table and the disk; nothing of the batch was written",
         )
 

@@ -10,6 +10,7 @@ from ematix_flow.sinks.base import Sink
 from ematix_flow.sinks.delta import DeltaSink
 from ematix_flow.sinks.duckdb import DuckDBSink
 from ematix_flow.sinks.files import FilesSink
+from ematix_flow.sinks.mysql import MySQLSink
 from ematix_flow.sinks.postgres import PostgresSink
 from ematix_flow.sinks.sqlite import SQLiteSink
 from ematix_flow.specs import Target
@@ -18,6 +19,7 @@ SINKS: dict[str, Any] = {
     "duckdb": DuckDBSink,
     "sqlite": SQLiteSink,
     "postgres": PostgresSink,
+    "mysql": MySQLSink,
     "delta_local": DeltaSink,
     "object_store_local": FilesSink,
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,11 +13,12 @@ from ematix_flow.connections import PostgresConnection
 from ematix_flow.errors import FlowError, MissingExtra
 from ematix_flow.sinks import postgres_types
 from ematix_flow.sinks.base import Batch, SchemaDrift, Staged, TargetUnavailable
+from ematix_flow.sinks.copying import COPY, StagedTable, copied, staging_name
 from ematix_flow.sinks.database import Database, DatabaseSink, first_line, transaction
 from ematix_flow.sinks.drift import TableColumn
-from ematix_flow.sinks.postgres_copy import COPY, Copied, copied
+from ematix_flow.sinks.postgres_copy import ingest
 from ematix_flow.sinks.postgres_types import max_length, spark_type
-from ematix_flow.sinks.tables import Load, quoted
+from ematix_flow.sinks.tables import Dialect, Load, quoted
 from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
 
@@ -47,17 +47,6 @@ SELECT a.attname,
 FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attnum"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StagedTable(Staged):
-    """Rows in a table of the database and in no folder."""
-
-    table: str
-    """Qualified and quoted."""
-    schema: StructType
-    """Of the rows, before they were encoded."""
-    copied: Copied
 
 
 class PostgresSink(DatabaseSink):
@@ -160,15 +149,14 @@ class PostgresSink(DatabaseSink):
 
     def stage(self, rows: DataFrame, batch: Batch) -> StagedTable:
         rows = self._resolved(rows)
-        of = json.dumps([batch.pipeline, self._name])
-        name = f"_ematix_flow_staged_{hashlib.sha256(of.encode()).hexdigest()[:16]}"
+        name = staging_name(batch.pipeline, self._name)
         columns = {field.name: postgres_types.staging_type(field.dataType) for field in rows.schema.fields}
         with self._database() as db, transaction(db, self.begin):
             table = self._qualified(name)
             listed = ", ".join(f"{quoted(column)} {kind}" for column, kind in {**columns, COPY: "BIGINT"}.items())
             db.execute(f"DROP TABLE IF EXISTS {table}")
             db.execute(f"CREATE UNLOGGED TABLE {table} ({listed}) WITH (autovacuum_enabled = false)")
-        found = copied(self._encoded(rows), self._conninfo, self._schema, name)
+        found = copied(self._encoded(rows), partial(ingest, self._conninfo, self._schema, name))
         if found.failure:
             raise self._unavailable(found.failure.splitlines()[0])
         return StagedTable(Path(), tuple(rows.columns), table=table, schema=rows.schema, copied=found)
@@ -209,8 +197,8 @@ class PostgresSink(DatabaseSink):
             keys=tuple(named[key.lower()] for key in load.keys),
             firm=frozenset(named[key.lower()] for key in load.keys if key.lower() not in with_null),
             # IS NOT DISTINCT FROM compares each row with each; arrays can be hashed, and in them NULL equals NULL.
-            null_safe="ARRAY[{}] = ARRAY[{}]",
-            as_text=frozenset(column.name for column in found if column.kind in postgres_types.NO_EQUALITY),
+            dialect=Dialect(same="ARRAY[{}] = ARRAY[{}]"),
+            compared={c.name: "CAST({} AS TEXT)" for c in found if c.kind in postgres_types.NO_EQUALITY},
         )
 
     def _create_fences(self, db: Database) -> None:

@@ -13,6 +13,18 @@ TIMELINE = "_flow_timeline"
 
 
 @dataclass(frozen=True)
+class Dialect:
+    """The words in which databases differ."""
+
+    same: str = "{} IS NOT DISTINCT FROM {}"
+    """How two values are compared of which both may be NULL."""
+    differs: str = "{} IS DISTINCT FROM {}"
+    drop_temporary: str = "DROP TABLE"
+    joins_first: bool = False
+    """UPDATE and DELETE join other rows before they say what to do."""
+
+
+@dataclass(frozen=True)
 class Load:
     """Rows on their way into a table."""
 
@@ -27,10 +39,9 @@ class Load:
     """Columns that every written row gets, with their literal."""
     firm: frozenset[str] = frozenset()
     """Keys that are NULL in no staged row, so that `=`, for which there may be an index, finds them."""
-    null_safe: str = "{} IS NOT DISTINCT FROM {}"
-    """How two values are compared of which both may be NULL."""
-    as_text: frozenset[str] = frozenset()
-    """Columns of a type that knows no equality."""
+    dialect: Dialect = Dialect()
+    compared: Mapping[str, str] = field(default_factory=dict)
+    """How a value is written to be compared, for columns whose type knows no equality or not the right one."""
     withdraws: bool = False
     """The staged rows have `GONE`."""
     identity: tuple[str, ...] = ()
@@ -53,10 +64,20 @@ class Load:
     def update(self, where: str) -> str:
         """Bring the content of staged rows `s` into rows `t` of the table."""
         values = {name: f"s.{quoted(name)}" for name in self.content} | dict(self.filled)
-        return f"UPDATE {self.table} AS t SET {_assigned(values)} FROM {self.source} AS s WHERE {where}"
+        return self.update_from(self.source, "s", values, where)
+
+    def update_from(self, other: str, alias: str, values: Mapping[str, str], where: str) -> str:
+        """Give columns of rows `t` of the table values that may come from another table or query."""
+        if self.dialect.joins_first:
+            assigned = ", ".join(f"t.{quoted(name)} = {value}" for name, value in values.items())
+            return f"UPDATE {self.table} AS t JOIN {other} AS {alias} ON {where} SET {assigned}"
+        assigned = ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
+        return f"UPDATE {self.table} AS t SET {assigned} FROM {other} AS {alias} WHERE {where}"
 
     def delete(self, where: str) -> str:
         """Remove rows `t` of the table that meet staged rows `s`."""
+        if self.dialect.joins_first:
+            return f"DELETE t FROM {self.table} AS t JOIN {self.source} AS s ON {where}"
         if not self.identity:
             return f"DELETE FROM {self.table} AS t USING {self.source} AS s WHERE {where}"
         found = ", ".join(f"t.{name}" for name in self.identity)
@@ -64,7 +85,7 @@ class Load:
         return f"DELETE FROM {self.table} WHERE ({', '.join(self.identity)}) IN ({met})"
 
     def same_key(self, one: str, other: str) -> str:
-        compared = {name: "{} = {}" if name in self.firm else self.null_safe for name in self.keys}
+        compared = {name: "{} = {}" if name in self.firm else self.dialect.same for name in self.keys}
         return " AND ".join(
             form.format(f"{one}.{quoted(name)}", f"{other}.{quoted(name)}") for name, form in compared.items()
         )
@@ -72,11 +93,11 @@ class Load:
     def differs(self, one: str, other: str) -> str:
         """In any column of the content."""
         return " OR ".join(
-            f"{self._compared(one, name)} IS DISTINCT FROM {self._compared(other, name)}" for name in self.content
+            self.dialect.differs.format(self._compared(one, name), self._compared(other, name)) for name in self.content
         )
 
     def _compared(self, alias: str, name: str) -> str:
-        return f"CAST({alias}.{quoted(name)} AS TEXT)" if name in self.as_text else f"{alias}.{quoted(name)}"
+        return self.compared.get(name, "{}").format(f"{alias}.{quoted(name)}")
 
 
 def append(load: Load) -> list[str]:
@@ -106,14 +127,14 @@ def scd2(load: Load) -> list[str]:
     at_same_time = f"{load.same_key('t', 's')} AND t.valid_from = s.valid_from"
     placed = f"n.existed = 0 AND {load.same_key('n', 's')} AND n.valid_from = s.valid_from"
     end = {"valid_to": "n.valid_to", "is_current": "n.valid_to IS NULL"}
-    ended = f"n.existed = 1 AND {load.same_key('t', 'n')} AND t.valid_from = n.valid_from"
+    moved = load.dialect.differs.format("t.valid_to", "n.valid_to")
+    ended = f"n.existed = 1 AND {load.same_key('t', 'n')} AND t.valid_from = n.valid_from AND {moved}"
     return [
-        f"CREATE TEMP TABLE {TIMELINE} AS {_timeline(load)}",
+        f"CREATE TEMPORARY TABLE {TIMELINE} AS {_timeline(load)}",
         load.update(f"{at_same_time} AND t.{ROW_HASH} <> s.{ROW_HASH}"),
         f"{load.insert(end)} JOIN {TIMELINE} AS n ON {placed}",
-        f"UPDATE {load.table} AS t SET {_assigned(end)} FROM {TIMELINE} AS n "
-        f"WHERE {ended} AND t.valid_to IS DISTINCT FROM n.valid_to",
-        f"DROP TABLE {TIMELINE}",
+        load.update_from(TIMELINE, "n", end, ended),
+        f"{load.dialect.drop_temporary} {TIMELINE}",
     ]
 
 
@@ -147,7 +168,7 @@ WITH versions AS (
     SELECT *, LAG(row_hash) OVER (PARTITION BY {keys}, span, beyond ORDER BY valid_from) AS hash_before FROM sided
 ), kept AS (
     SELECT *, LEAD(valid_from) OVER (PARTITION BY {keys} ORDER BY valid_from) AS next_from
-    FROM compared WHERE existed = 1 OR row_hash IS DISTINCT FROM hash_before
+    FROM compared WHERE existed = 1 OR {load.dialect.differs.format("row_hash", "hash_before")}
 )
 SELECT {keys}, valid_from, existed,
     CASE WHEN beyond = 0 AND (next_from IS NULL OR span_end < next_from) THEN span_end ELSE next_from END AS valid_to
@@ -179,7 +200,3 @@ def quoted(name: str) -> str:
 
 def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _assigned(values: Mapping[str, str]) -> str:
-    return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())

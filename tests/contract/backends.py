@@ -3,7 +3,8 @@
 import json
 import sqlite3
 from collections.abc import Mapping
-from datetime import date, datetime
+from contextlib import closing
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,18 +12,21 @@ from typing import Any, ClassVar
 import duckdb
 import psycopg
 import pyarrow.parquet as pq
+from pymysql.cursors import DictCursor
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ematix_flow import (
     DeltaLocalConnection,
     DuckDBConnection,
+    MySQLConnection,
     ObjectStoreLocalConnection,
     PostgresConnection,
     SQLiteConnection,
 )
 from ematix_flow.specs import Target
 from ematix_flow.table import SCD2_COLUMNS
+from tests.services import mysql as mysql_servers
 from tests.services.postgres import Postgres as Server
 from tests.services.postgres import postgres
 
@@ -55,6 +59,13 @@ class Backend:
     def read(self, columns: StructType) -> list[Row]:
         """All that a reader finds, with the values as Python has them; `columns` tells what text stands for."""
         raise NotImplementedError
+
+
+class Everything(frozenset[str]):
+    """Every case."""
+
+    def __contains__(self, case: object) -> bool:
+        return True
 
 
 class Files(Backend):
@@ -156,6 +167,49 @@ class Postgres(Backend):
         return [{name: _from_text("struct" * (name in nested), row[name]) for name in row} for row in found]
 
 
+class MariaDB(Backend):
+    name = "mysql (MariaDB)"
+    slow = Postgres.slow | {
+        "a_null_key_is_a_key",
+        "append_adds_the_rows_of_each_batch",
+        "drift_evolves_the_table",
+        "drift_is_ignored",
+        "merge_inserts_new_keys_and_updates_what_differs",
+        "truncate_replaces_everything",
+    }
+
+    def __init__(self, folder: Path, spark: SparkSession, server: mysql_servers.MySQL | None = None) -> None:
+        super().__init__(folder, spark)
+        server = server or self._server()
+        # The cases declare their classes for this database.
+        server.query(server.url, "DROP DATABASE IF EXISTS main;\nCREATE DATABASE main")
+        self.url = server.within("main")
+
+    def _server(self) -> mysql_servers.MySQL:
+        return mysql_servers.mariadb()
+
+    def target(self, table: Any = TABLE, **options: Any) -> Target:
+        return Target(connection=MySQLConnection(url=self.url), table=table, **options)
+
+    def read(self, columns: StructType) -> list[Row]:
+        kinds = {field.name: field.dataType.typeName() for field in columns.fields}
+        kinds |= {column.name: column.type.spark_type for column in SCD2_COLUMNS}
+        with closing(mysql_servers.connected(self.url, cursorclass=DictCursor)) as db, db.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {TABLE}")
+            found = list(cursor.fetchall())
+        return [{name: _of_mysql(kinds.get(name, ""), row[name]) for name in row} for row in found]
+
+
+class MySQL(MariaDB):
+    """The same code as for MariaDB, but for a few words of SQL."""
+
+    name = "mysql"
+    slow = Everything()
+
+    def _server(self) -> mysql_servers.MySQL:
+        return mysql_servers.mysql()
+
+
 class Delta(Backend):
     name = "delta_local"
     never: ClassVar = {
@@ -197,6 +251,12 @@ class Delta(Backend):
         return [{name: row.get(name) for name in names} for row in found]
 
 
+def _of_mysql(kind: str, value: Any) -> Any:
+    if isinstance(value, datetime) and kind == "timestamp":
+        return value.replace(tzinfo=UTC)
+    return _from_text(kind, value) if kind in {"boolean", "array", "map", "struct"} else value
+
+
 def _from_text(kind: str, value: Any) -> Any:
     if value is None:
         return None
@@ -211,4 +271,4 @@ def _from_text(kind: str, value: Any) -> Any:
     return readers.get(kind, lambda as_it_is: as_it_is)(value)
 
 
-BACKENDS: tuple[type[Backend], ...] = (Files, DuckDB, SQLite, Postgres, Delta)
+BACKENDS: tuple[type[Backend], ...] = (Files, DuckDB, SQLite, Postgres, MySQL, MariaDB, Delta)

@@ -33,7 +33,10 @@ class MySQL:
     def new_database(self) -> str:
         name = f"t{uuid4().hex}"
         self.query(self.url, f"CREATE DATABASE {name}")
-        return urlunsplit(urlsplit(self.url)._replace(path=f"/{name}"))
+        return self.within(name)
+
+    def within(self, database: str) -> str:
+        return urlunsplit(urlsplit(self.url)._replace(path=f"/{database}"))
 
     @staticmethod
     def query(url: str, sql: str) -> list[tuple[Any, ...]]:
