@@ -6,7 +6,6 @@ and removed after it; what a crash leaves of them is dropped by the next batch.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import MySQLConnection
-from ematix_flow.errors import FlowError, MissingExtra
+from ematix_flow.errors import FlowError
 from ematix_flow.sinks import mysql_types
 from ematix_flow.sinks.base import ROW, Batch, SchemaDrift, Staged, TargetRefused, TargetUnavailable
 from ematix_flow.sinks.copying import COPY, StagedTable, copied, staging_name
@@ -82,9 +81,7 @@ class MySQLSink(DatabaseSink):
     types = mysql_types.TYPES
 
     def __init__(self, target: Target, connection: MySQLConnection, name: str) -> None:
-        if importlib.util.find_spec("pymysql") is None:
-            raise MissingExtra("pymysql", connection.driver_extra)
-        self._address = understood(connection.url, f"target {name}")
+        self._address = understood(connection, f"target {name}")
         super().__init__(target, str(self._address), name)
         self._schema = self._ref.schema or self._address.database
         if not self._schema:
@@ -201,10 +198,7 @@ class MySQLSink(DatabaseSink):
         return isinstance(error, TargetRefused) or _code(error) in _REFUSING
 
     def _busy(self, error: Exception) -> bool:
-        import pymysql
-
-        # Without a code the connection was lost in the middle of an answer.
-        return _code(error) in _PASSING or isinstance(error, pymysql.err.InterfaceError)
+        return is_passing(error)
 
     def _words(self, error: Exception) -> str:
         words = str(error.args[-1] if error.args else error).splitlines()[0]
@@ -376,6 +370,13 @@ def _code(error: Exception) -> int:
     """Of the server or the driver; 0 without one."""
     code = error.args[0] if error.args else 0
     return code if isinstance(code, int) else 0
+
+
+def is_passing(error: Exception) -> bool:
+    import pymysql
+
+    # Without a code the connection was lost in the middle of an answer.
+    return _code(error) in _PASSING or isinstance(error, pymysql.err.InterfaceError)
 
 
 def _check_names(target: str, names: Sequence[str]) -> None:

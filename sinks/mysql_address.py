@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ematix_flow.errors import FlowError
+from ematix_flow.connections import MySQLConnection
+from ematix_flow.errors import FlowError, MissingExtra
 from ematix_flow.problems import near
 
 _CONNECT_SECONDS = 10
@@ -42,10 +44,12 @@ class Address:
         return f"{place}/{self.database}" if self.database else place
 
 
-def understood(url: str, whose: str) -> Address:
+def understood(connection: MySQLConnection, whose: str) -> Address:
     """`whose` names the target or source in the error. The URL itself is not repeated: it may hold a password."""
+    if importlib.util.find_spec("pymysql") is None:
+        raise MissingExtra("pymysql", connection.driver_extra)
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(connection.url)
         host, port = parts.hostname, parts.port or 3306
     except ValueError:  # a password with a slash or a bracket shifts everything that comes after it
         parts, host, port = urlsplit(""), None, 0

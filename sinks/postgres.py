@@ -56,10 +56,7 @@ class PostgresSink(DatabaseSink):
     types = postgres_types.TYPES
 
     def __init__(self, target: Target, connection: PostgresConnection, name: str) -> None:
-        for package in ("psycopg", "adbc_driver_postgresql"):
-            if importlib.util.find_spec(package) is None:
-                raise MissingExtra(package, connection.driver_extra)
-        self._conninfo, place = _understood(connection.url, name)
+        self._conninfo, place = understood(connection, f"target {name}")
         super().__init__(target, place, name)
         self._schema = self._ref.schema or ""
         _check_names(name, [self._schema, self._ref.name])
@@ -120,12 +117,7 @@ class PostgresSink(DatabaseSink):
         return isinstance(error, psycopg.DataError | psycopg.IntegrityError) or _sqlstate(error) in _REFUSING
 
     def _busy(self, error: Exception) -> bool:
-        """Without a code of the server, the connection was lost or never made."""
-        import psycopg
-
-        if code := _sqlstate(error):
-            return code.startswith(_PASSING)
-        return isinstance(error, psycopg.OperationalError) and not any(part in str(error) for part in _NOT_LET_IN)
+        return is_passing(error)
 
     def _failure(self, error: Exception) -> FlowError:
         if self._busy(error):
@@ -240,25 +232,39 @@ class PostgresSink(DatabaseSink):
         return self._qualified("_ematix_flow_fences")
 
 
-def _understood(url: str, name: str) -> tuple[str, str]:
-    """The URL with what we add to it, and where it leads, without the password."""
+def understood(connection: PostgresConnection, whose: str) -> tuple[str, str]:
+    """The URL with what we add to it, and where it leads, without the password. `whose` names the target or source."""
+    for package in ("psycopg", "adbc_driver_postgresql"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, connection.driver_extra)
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     try:
-        parts: dict[str, Any] = dict(conninfo_to_dict(url))
+        parts: dict[str, Any] = dict(conninfo_to_dict(connection.url))
     except ProgrammingError:
         parts = {}  # its words repeat the URL
     host, port, database = (str(parts.get(part) or "") for part in ("host", "port", "dbname"))
     # A password with a slash shifts everything that comes after it.
     if not parts or "@" in database or not all(one.isdigit() for one in port.split(",") if one):
         raise FlowError(
-            f"target {name}: the URL of the connection is not one that PostgreSQL understands",
+            f"{whose}: the URL of the connection is not one that PostgreSQL understands",
             next_step="write postgresql://user:password@host:5432/database; a password has %2F for / and %40 for @",
         )
     added = {"connect_timeout": _CONNECT_SECONDS, "fallback_application_name": "ematix-flow"}
     place = f"{host or 'the local socket'}{':' + port if port else ''}" + (f"/{database}" if database else "")
     return make_conninfo(**{**added, **parts}), place
+
+
+def is_passing(error: Exception) -> bool:
+    """Without a code of the server, the connection was lost or never made."""
+    import psycopg
+
+    if code := _sqlstate(error):
+        return code.startswith(_PASSING)
+    # The Arrow driver names it so, too.
+    lost = isinstance(error, psycopg.OperationalError) or type(error).__name__ == "OperationalError"
+    return lost and not any(part in str(error) for part in _NOT_LET_IN)
 
 
 def _check_names(target: str, names: Sequence[str]) -> None:

@@ -138,7 +138,7 @@ def test_rows_arrive_the_same_whether_the_server_lets_them_be_loaded_or_not(serv
             else "DROP TABLE IF EXISTS s;\nCREATE TABLE s (t longtext, b longblob, d decimal(30, 4), f double, "
             "m datetime(6), y boolean, _flow_copy bigint, _flow_wrong text)",
         )
-        assert ingest(understood(url, ""), '"s"', rows.to_reader(max_chunksize=3)) == ""
+        assert ingest(understood(MySQLConnection(url=url), ""), '"s"', rows.to_reader(max_chunksize=3)) == ""
         held.append(MySQL.query(url, "SELECT * FROM s ORDER BY _flow_copy"))
     loaded, inserted = held
     assert loaded == inserted

@@ -64,6 +64,11 @@ def duckdb(toml: str, **fields: Any) -> tuple[str, dict[str, Any]]:
     return target_of(DUCKDB, 'kind = "duckdb"\npath = "x.duckdb"', toml, **fields)
 
 
+def of_table(toml: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    place = 'kind = "duckdb"\npath = "x.duckdb"\nquery = "t"'
+    return f"[source]\n{place}\n{toml}\n{OUT_TOML}", {"sources": [Source(DUCKDB, "t", **fields)], "target": OUT}
+
+
 def both(toml: str, **keywords: Any) -> tuple[str, dict[str, Any]]:
     """A table or key of the document beside the usual source and target."""
     return toml + "\n" + IN_TOML + OUT_TOML if "[" not in toml else IN_TOML + OUT_TOML + toml, {
@@ -140,6 +145,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Source.event_time_column": source('event_time_column = "at"', event_time_column="at"),
     "Source.max_rows_per_batch": source("max_rows_per_batch = 5", max_rows_per_batch=5),
     "Source.max_files_per_batch": source("max_files_per_batch = 5", max_files_per_batch=5),
+    "Source.incremental_column": of_table('incremental_column = "id"', incremental_column="id"),
+    "Source.keys": of_table('incremental_column = "at"\nkeys = ["id"]', incremental_column="at", keys=["id"]),
+    "Source.lookback": of_table('incremental_column = "at"\nlookback = 5', incremental_column="at", lookback=5),
     "Source.csv_delimiter": source('csv_delimiter = ";"', csv_delimiter=";"),
     "Source.csv_header": source("csv_header = false", csv_header=False),
     "Source.csv_quote": source('csv_quote = "\'"', csv_quote="'"),
@@ -389,10 +397,17 @@ def test_every_flat_keyword_is_the_field_of_the_one_target(keyword: str) -> None
 @pytest.mark.parametrize("keyword", [key for key, place in PLACES.items() if place[:2] == ("sources", 0)][1:])
 def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None:
     field = str(PLACES[keyword][-1])
-    value = {"csv_header": False, "max_rows_per_batch": 5, "max_files_per_batch": 5}.get(field, ";")
+    value = {"csv_header": False, "max_rows_per_batch": 5, "max_files_per_batch": 5, "lookback": 5, "keys": ["id"]}.get(
+        field, ";"
+    )
+    of_database = field in {"incremental_column", "lookback", "keys"}
+    connection: Any = DUCKDB if of_database else FILES
     flat: dict[str, Any] = {keyword: value}
-    assert spec_from_keywords(name="p", source=FILES, target=OUT, **flat) == spec_from_keywords(
-        name="p", sources=[Source(FILES, **{field: value})], target=OUT
+    more: dict[str, Any] = {"query": "t", "incremental_column": "at", field: value} if of_database else {field: value}
+    if of_database:
+        flat = {"source_query": "t", "incremental_column": "at", **flat}
+    assert spec_from_keywords(name="p", source=connection, target=OUT, **flat) == spec_from_keywords(
+        name="p", sources=[Source(connection, **more)], target=OUT
     )
 
 
