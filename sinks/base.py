@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -38,6 +38,10 @@ class Capabilities:
     """The strategies it applies: append, truncate, merge, scd2."""
     visibility: str
     """In words, what a reader may see while a batch is being applied."""
+    typed: bool = True
+    """Its columns hold values of their types, and not what Spark has written for them."""
+    refines: bool = False
+    """It knows `update_columns`, `compare_columns` and `handle_deletes`, and counts what became of rows."""
     refuses: bool = False
     """Constraints of the target may refuse single rows, which `refusals` finds."""
 
@@ -71,6 +75,8 @@ class Applied:
     """`done` is False when the fence showed that the batch was there already."""
 
     done: bool
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Rows inserted, updated, unchanged, deleted and closed, where the target can tell."""
 
 
 class Sink(Protocol):

@@ -17,8 +17,8 @@ from ematix_flow.connections import MySQLConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks import mysql_types
 from ematix_flow.sinks.base import ROW, Batch, SchemaDrift, Staged, TargetRefused, TargetUnavailable
-from ematix_flow.sinks.copying import COPY, StagedTable, copied, staging_name
-from ematix_flow.sinks.database import Database, DatabaseSink
+from ematix_flow.sinks.copying import COPY, Copied, StagedTable, copied, staging_name
+from ematix_flow.sinks.database import Database, DatabaseSink, Query
 from ematix_flow.sinks.drift import TableColumn
 from ematix_flow.sinks.mysql_address import connected, understood
 from ematix_flow.sinks.mysql_load import WRONG, ingest
@@ -323,6 +323,21 @@ class MySQLSink(DatabaseSink):
                 or column.kind == "json"
             },
         )
+
+    def _of_query(self, query: Query) -> Staged:
+        from pyspark.sql.types import StructType
+
+        # Of what is not copied nobody knows whether it is NULL.
+        unknown = Copied((), 0, frozenset(query.columns))
+        return Loaded(Path(), query.columns, table="", schema=StructType(), copied=unknown)
+
+    def _enter_for_query(self, db: Database) -> None:
+        if self._address.database:
+            db.execute(f"USE {quoted(self._address.database)}")
+
+    def _staged_rows(self, db: Database, staged: Staged, source: str) -> int:
+        assert isinstance(staged, Loaded)
+        return staged.copied.rows
 
     def _create_fences(self, db: Database) -> None:
         # Without asking first, also somebody who may not create a database would have to.

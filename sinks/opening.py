@@ -38,4 +38,7 @@ def sink_type(target: Target) -> Any:
     modes = SINKS[kind].capabilities.modes
     if target.mode not in modes:
         raise NotBuilt(f"mode {target.mode!r} on {kind!r}", instead=f"modes built so far: {', '.join(sorted(modes))}")
+    refined = [option for option in ("update_columns", "compare_columns", "handle_deletes") if getattr(target, option)]
+    if refined and not SINKS[kind].capabilities.refines:
+        raise NotBuilt(f"{', '.join(refined)} on {kind!r}", instead="on SQL databases it runs")
     return SINKS[kind]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,8 +14,8 @@ from ematix_flow.connections import PostgresConnection
 from ematix_flow.errors import FlowError, MissingExtra
 from ematix_flow.sinks import postgres_types
 from ematix_flow.sinks.base import Batch, SchemaDrift, Staged, TargetUnavailable
-from ematix_flow.sinks.copying import COPY, StagedTable, copied, staging_name
-from ematix_flow.sinks.database import Database, DatabaseSink, first_line, transaction
+from ematix_flow.sinks.copying import COPY, Copied, StagedTable, copied, staging_name
+from ematix_flow.sinks.database import Database, DatabaseSink, Query, first_line, transaction
 from ematix_flow.sinks.drift import TableColumn
 from ematix_flow.sinks.postgres_copy import ingest
 from ematix_flow.sinks.postgres_types import max_length, spark_type
@@ -172,10 +173,22 @@ class PostgresSink(DatabaseSink):
         if not known or not db.execute(f"SELECT 1 FROM {staged.table} WHERE {copies} LIMIT 1").fetchone():
             raise self._unavailable("the rows that were staged are gone, as after a crash of the server")
 
-    def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> None:
-        super()._load(db, staged, source, batch)
+    def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> Counter[str]:
+        counts = super()._load(db, staged, source, batch)
         # Those that wait for the end of the transaction would speak up when nobody asks for single rows any more.
         db.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        return counts
+
+    def _of_query(self, query: Query) -> Staged:
+        from pyspark.sql.types import StructType
+
+        # Of what is not copied nobody knows whether it is NULL.
+        unknown = Copied((), 0, frozenset(query.columns))
+        return StagedTable(Path(), query.columns, table="", schema=StructType(), copied=unknown)
+
+    def _staged_rows(self, db: Database, staged: Staged, source: str) -> int:
+        assert isinstance(staged, StagedTable)
+        return staged.copied.rows
 
     def _planned(self, db: Database, staged: Staged, source: str, batch: Batch) -> Load:
         assert isinstance(staged, StagedTable)
@@ -222,7 +235,8 @@ class PostgresSink(DatabaseSink):
 
     def _discard(self, db: Database, staged: Staged) -> None:
         assert isinstance(staged, StagedTable)
-        db.execute(f"DROP TABLE {staged.table}")
+        if staged.table:
+            db.execute(f"DROP TABLE {staged.table}")
 
     def _forget(self, staged: Staged) -> None:
         """Nothing: the table went with the transaction."""

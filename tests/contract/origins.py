@@ -32,6 +32,9 @@ class Base:
     def run(self, *statements: str) -> None:
         raise NotImplementedError
 
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        raise NotImplementedError
+
 
 class OfPostgres(Base):
     name, moment = "postgres", "timestamptz"
@@ -47,6 +50,9 @@ class OfPostgres(Base):
     def run(self, *statements: str) -> None:
         for statement in statements:
             PostgresServer.query(self.url, statement)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return PostgresServer.query(self.url, query)
 
 
 class OfMySQL(Base):
@@ -64,6 +70,9 @@ class OfMySQL(Base):
         for statement in statements:
             MySQLServer.query(self.url, statement)
 
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return MySQLServer.query(self.url, query)
+
 
 class OfSQLite(Base):
     name, moment = "sqlite", "timestamp"
@@ -76,6 +85,10 @@ class OfSQLite(Base):
         with closing(sqlite3.connect(self.folder / "in.sqlite", isolation_level=None)) as db:
             for statement in statements:
                 db.execute(statement)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.folder / "in.sqlite")) as db:
+            return db.execute(query).fetchall()
 
 
 class OfDuckDB(Base):
@@ -90,6 +103,10 @@ class OfDuckDB(Base):
             db.execute("SET TimeZone = 'UTC'")
             for statement in statements:
                 db.execute(statement)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with duckdb.connect(str(self.folder / "in.duckdb"), read_only=True) as db:
+            return db.execute(query).fetchall()
 
 
 ORIGINS: tuple[type[Base], ...] = (OfPostgres, OfMySQL, OfSQLite, OfDuckDB)

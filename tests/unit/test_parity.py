@@ -69,6 +69,14 @@ def of_table(toml: str, **fields: Any) -> tuple[str, dict[str, Any]]:
     return f"[source]\n{place}\n{toml}\n{OUT_TOML}", {"sources": [Source(DUCKDB, "t", **fields)], "target": OUT}
 
 
+def merged(toml: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    """Of a table that is seen whole."""
+    place = 'kind = "duckdb"\npath = "x.duckdb"'
+    kept = f'[target]\n{place}\ntable = "t"\nmode = "merge"\nkeys = ["id"]\n{toml}\n'
+    targets = [Target(DUCKDB, "t", mode="merge", keys=["id"], **fields)]
+    return f'[source]\n{place}\nquery = "s"\n{kept}', {"sources": [Source(DUCKDB, "s")], "targets": targets}
+
+
 def both(toml: str, **keywords: Any) -> tuple[str, dict[str, Any]]:
     """A table or key of the document beside the usual source and target."""
     return toml + "\n" + IN_TOML + OUT_TOML if "[" not in toml else IN_TOML + OUT_TOML + toml, {
@@ -178,6 +186,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Target.primary_key": duckdb('table = "t"\nprimary_key = ["id"]', table="t", primary_key=["id"]),
     "Target.mode": duckdb('table = "t"\nmode = "scd1"\nkeys = ["id"]', table="t", mode="merge", keys=["id"]),
     "Target.keys": duckdb('table = "t"\nkeys = ["id"]', table="t", keys=["id"]),
+    "Target.update_columns": merged('update_columns = ["a"]', update_columns=["a"]),
+    "Target.compare_columns": merged('compare_columns = ["a"]', compare_columns=["a"]),
+    "Target.handle_deletes": merged('handle_deletes = "soft"', handle_deletes="soft"),
     "Target.on_drift": duckdb('table = "t"\non_drift = "evolve"', table="t", on_drift="evolve"),
     "Target.parquet_compression": target('parquet_compression = "zstd"', parquet_compression="zstd"),
     "Target.csv_delimiter": target('csv_delimiter = ";"', csv_delimiter=";"),
@@ -374,6 +385,9 @@ FLAT: dict[str, tuple[Connection, Any]] = {
     "mode": (DELTA, "truncate"),
     "keys": (DELTA, ["id"]),
     "on_drift": (DELTA, "ignore"),
+    "update_columns": (DELTA, ["a"]),
+    "compare_columns": (DELTA, ["a"]),
+    "handle_deletes": (DELTA, "hard"),
 }
 NEEDED = {
     "target_routing_key": {"exchange": "e"},
@@ -387,10 +401,14 @@ NEEDED = {
 def test_every_flat_keyword_is_the_field_of_the_one_target(keyword: str) -> None:
     connection, value = FLAT[keyword]
     needed: dict[str, Any] = NEEDED.get(keyword, {})
-    flat = {keyword: value} | {f"target_{key}": other for key, other in needed.items()}
+    flat: dict[str, Any] = {keyword: value} | {f"target_{key}": other for key, other in needed.items()}
+    if keyword in {"update_columns", "compare_columns", "handle_deletes"}:
+        needed = {"mode": "merge", "keys": ["id"]}
+        flat |= needed
     listed = Target(connection, **{str(PLACES[keyword][-1]): value}, **needed)
-    assert spec_from_keywords(name="p", source=FILES, target=connection, **flat) == spec_from_keywords(
-        name="p", source=FILES, targets=[listed]
+    source: Any = Source(DUCKDB, "t") if keyword == "handle_deletes" else Source(FILES)
+    assert spec_from_keywords(name="p", sources=[source], target=connection, **flat) == spec_from_keywords(
+        name="p", sources=[source], targets=[listed]
     )
 
 

@@ -24,7 +24,8 @@ def test_a_position_comes_back_as_it_was(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "low"),
     [
-        (100, -1400), (1.5, -1498.5), (Decimal(1), Decimal(-1499)), (MOMENT, datetime(2025, 12, 31, 23, 59, 59, 500005, UTC)),
+        (100, -1400), (1.5, -1498.5), (Decimal(1), Decimal(-1499)),
+        (MOMENT, datetime(2025, 12, 31, 23, 59, 59, 500005, UTC)),
         (date(2026, 1, 2), date(2026, 1, 1)), ("2026-01-01T00:00:02Z", "2026-01-01T00:00:00Z"),
         ("2026-01-01 00:00:02.000000", "2026-01-01 00:00:00.500000"), ("2026-01-02", "2026-01-01"),
     ],
@@ -62,9 +63,8 @@ def test_a_query_is_told_from_the_name_of_a_table(text: str, is_one: bool) -> No
 
 @pytest.mark.parametrize("kind", [SourceRefused, SourceUnavailable])
 def test_an_error_of_a_worker_is_found_in_what_spark_makes_of_it(kind: type[SourceRefused]) -> None:
-    told = RuntimeError(
-        f"Traceback ...\n RuntimeError: {kind('no\n|table', next_step='make it').marked()}\n SQLSTATE: 38000"
-    )
+    marked = kind("no\n|table", next_step="make it").marked()
+    told = RuntimeError(f"Traceback ...\n RuntimeError: {marked}\n SQLSTATE: 38000")
     found = SourceRefused.found_in(told)
     assert type(found) is kind
     assert (found.found, found.next_step, found.transient) == ("no /table", "make it", kind is SourceUnavailable)

@@ -41,8 +41,8 @@ class _File(Database):
         super().__init__(str(Path(connection.path).absolute()), whose)
 
     def literal(self, value: Any) -> str:
-        if isinstance(value, date):
-            return f"'{value.isoformat(' ') if hasattr(value, 'hour') else value.isoformat()}'"
+        if isinstance(value, date):  # a time, too, is written as SQL wants it
+            return f"'{value}'"
         if isinstance(value, str):
             return "'" + value.replace("'", "''") + "'"
         return repr(value) if isinstance(value, float) else str(value)
@@ -126,7 +126,7 @@ class DuckDB(_File):
 
     def columns(self, relation: str) -> list[SourceColumn]:
         with self.in_words(), closing(self._opened()) as db:
-            found = db.execute(f"SELECT * FROM {relation} LIMIT 0").description
+            found = db.execute(f"SELECT * FROM {relation} LIMIT 0").description or []
         columns = []
         for name, kind, *_ in found:
             spark = duckdb_types.spark_type(kind)

@@ -33,7 +33,14 @@ class MySQL(Database):
         super().__init__(str(self._address), whose)
 
     def named(self, table: str) -> str:
-        return ".".join(map(self.quoted, table.split(".")))
+        parts = table.split(".")
+        # The session of a target is in another database.
+        if len(parts) == 1 and self._address.database:
+            parts.insert(0, self._address.database)
+        return ".".join(map(self.quoted, parts))
+
+    def connected(self) -> Any:
+        return connected(self._address)
 
     def columns(self, relation: str) -> list[SourceColumn]:
         from pyspark.sql.types import BinaryType, StringType

@@ -29,7 +29,7 @@ class Postgres(Database):
     product, text = "PostgreSQL", "text"
 
     def __init__(self, connection: PostgresConnection, whose: str) -> None:
-        self._conninfo, place = understood(connection, whose)
+        self.conninfo, place = understood(connection, whose)
         super().__init__(place, whose)
         self._held: Any = None
 
@@ -71,7 +71,7 @@ class Postgres(Database):
     def batches(self, sql: str, schema: pa.Schema, snapshot: str) -> Iterator[pa.RecordBatch]:
         from adbc_driver_postgresql import dbapi
 
-        with dbapi.connect(self._conninfo, autocommit=True) as db, db.cursor() as cursor:
+        with dbapi.connect(self.conninfo, autocommit=True) as db, db.cursor() as cursor:
             for setting in (
                 "SET TIME ZONE 'UTC'",
                 _BEGIN,
@@ -134,6 +134,6 @@ class Postgres(Database):
     def _connected(self) -> Any:
         import psycopg
 
-        db = psycopg.connect(self._conninfo, autocommit=True)
+        db = psycopg.connect(self.conninfo, autocommit=True)
         db.execute("SET TIME ZONE 'UTC'")
         return db

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
@@ -30,6 +31,18 @@ DATABASES: dict[str, Any] = {"postgres": Postgres, "mysql": MySQL, "sqlite": SQL
 _SHOWN_CHARACTERS = 200
 
 
+@dataclass(frozen=True)
+class Looked:
+    """A table or query of a database, as it is now."""
+
+    database: Database
+    table: str
+    """As declared, if it is a table and no query."""
+    relation: str
+    """What stands after FROM."""
+    columns: list[SourceColumn]
+
+
 class DatabaseSource:
     """Without an incremental column all rows, once per run; with one, what is new."""
 
@@ -47,13 +60,20 @@ class DatabaseSource:
         session: SparkSession,
     ) -> None:
         self._source, self._name = source, name
-        self._database: Database = DATABASES[connection.kind](connection, f"source {name!r}")
-        self._table = "" if is_query(source.query) else source.query.strip()
-        self._relation = self._database.named(self._table) if self._table else f"({_bare(source.query)}) AS q"
-        self._columns = self._database.columns(self._relation)
+        looked = self.look(source, connection, name)
+        self._database, self._table = looked.database, looked.table
+        self._relation, self._columns = looked.relation, looked.columns
         self.origin = Origin(name, as_json_bytes)
         self.payload_schema = self._fixed(store)
         self._run = uuid4().hex
+
+    @staticmethod
+    def look(source: Source, connection: Any, name: str) -> Looked:
+        """What it would read. Fails in words if there is no such thing."""
+        database: Database = DATABASES[connection.kind](connection, f"source {name!r}")
+        table = "" if is_query(source.query) else source.query.strip()
+        relation = database.named(table) if table else f"({_bare(source.query)}) AS q"
+        return Looked(database, table, relation, database.columns(relation))
 
     def read(self, session: SparkSession, carried: Carried) -> DataFrame:
         from pyspark.sql import functions as F
@@ -80,7 +100,7 @@ class DatabaseSource:
         rows = session.readStream.format(kind).load()
         pairs = list(zip(self.payload_schema.fields, wanted, strict=True))
         raw = {field.name: F.col(_quoted(column.name)) for field, column in pairs}
-        misfits = [_misfit(column.name, field.dataType) for field, column in pairs if field.dataType != column.wire]
+        misfits = [misfit(column.name, field.dataType) for field, column in pairs if field.dataType != column.wire]
         message = F.coalesce(F.lit(None).cast("string"), *misfits)
         incremental = [raw[name] for name in raw if name.lower() == (self._source.incremental_column or "").lower()]
         decoded = Decoded(
@@ -170,7 +190,7 @@ def _bare(query: str) -> str:
     return query.strip().rstrip(";").rstrip()
 
 
-def _misfit(name: str, kind: DataType) -> Column:
+def misfit(name: str, kind: DataType) -> Column:
     from pyspark.sql import functions as F
 
     column = F.col(_quoted(name))
