@@ -126,7 +126,7 @@ class DuckDB(_File):
 
     def columns(self, relation: str) -> list[SourceColumn]:
         with self.in_words(), closing(self._opened()) as db:
-            found = db.execute(f"SELECT * FROM {relation} LIMIT 0").description or []
+            found: list[Any] = list(db.execute(f"SELECT * FROM {relation} LIMIT 0").description or ())
         columns = []
         for name, kind, *_ in found:
             spark = duckdb_types.spark_type(kind)
@@ -150,7 +150,8 @@ class DuckDB(_File):
 
     def batches(self, sql: str, schema: pa.Schema, snapshot: str) -> Iterator[pa.RecordBatch]:
         with closing(self._opened()) as db:
-            for batch in db.execute(sql).to_arrow_reader(_ROWS_AT_ONCE):
+            # By `sql` and not by `execute`, which would hold all rows in memory first.
+            for batch in db.sql(sql).to_arrow_reader(_ROWS_AT_ONCE):
                 yield batch.cast(schema)
 
     def failure(self, error: Exception) -> SourceRefused | None:

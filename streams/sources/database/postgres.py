@@ -127,7 +127,8 @@ class Postgres(Database):
 
         if not isinstance(error, psycopg.Error | Error):
             return None
-        if is_passing(error):
+        # A snapshot lives as long as the process that planned the batch; it is planned again.
+        if is_passing(error) or "invalid snapshot identifier" in str(error):
             return self.unavailable(first_line(error))
         return self.refused(first_line(error), "check user and password, the query, and what the user may read")
 
