@@ -149,6 +149,9 @@ class PipelineSpec(Declared):
             if target.handle_deletes and not whole:
                 found = "needs a source that shows all of its rows at once"
                 yield Complaint(("targets", i, "handle_deletes"), found, "a database without incremental_column")
+            if target.handle_deletes and self.transform.on_error != "fail":
+                found = f'with on_error = "{self.transform.on_error}" it would take bad rows for deleted ones'
+                yield Complaint(("targets", i, "handle_deletes"), found, 'on_error = "fail"')
 
     @check
     def _dead_letters_have_a_place(self) -> Iterator[Complaint]:

@@ -2,15 +2,17 @@
 
 import sqlite3
 from contextlib import closing
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
 
 import duckdb
+import psycopg
 
 from ematix_flow import DuckDBConnection, MySQLConnection, PostgresConnection, SQLiteConnection
 from ematix_flow.connections import Connection
 from tests.services.mysql import MySQL as MySQLServer
-from tests.services.mysql import mariadb
+from tests.services.mysql import connected, mariadb
 from tests.services.postgres import Postgres as PostgresServer
 from tests.services.postgres import postgres
 
@@ -35,6 +37,10 @@ class Base:
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         raise NotImplementedError
 
+    def fill(self, table: str, row: list[Any]) -> None:
+        """One row, by the driver's own parameters."""
+        raise NotImplementedError
+
 
 class OfPostgres(Base):
     name, moment = "postgres", "timestamptz"
@@ -53,6 +59,11 @@ class OfPostgres(Base):
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         return PostgresServer.query(self.url, query)
+
+    def fill(self, table: str, row: list[Any]) -> None:
+        with psycopg.connect(self.url, autocommit=True) as db:
+            places = ", ".join(["%s"] * len(row))
+            db.execute(f"INSERT INTO {table} VALUES ({places})", row)  # type: ignore[arg-type]
 
 
 class OfMySQL(Base):
@@ -73,6 +84,10 @@ class OfMySQL(Base):
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         return MySQLServer.query(self.url, query)
 
+    def fill(self, table: str, row: list[Any]) -> None:
+        with closing(connected(self.url)) as db, db.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", row)
+
 
 class OfSQLite(Base):
     name, moment = "sqlite", "timestamp"
@@ -89,6 +104,11 @@ class OfSQLite(Base):
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(self.folder / "in.sqlite")) as db:
             return db.execute(query).fetchall()
+
+    def fill(self, table: str, row: list[Any]) -> None:
+        with closing(sqlite3.connect(self.folder / "in.sqlite", isolation_level=None)) as db:
+            texts = [str(value) if isinstance(value, date) else value for value in row]
+            db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", texts)
 
 
 class OfDuckDB(Base):
@@ -107,6 +127,11 @@ class OfDuckDB(Base):
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with duckdb.connect(str(self.folder / "in.duckdb"), read_only=True) as db:
             return db.execute(query).fetchall()
+
+    def fill(self, table: str, row: list[Any]) -> None:
+        with duckdb.connect(str(self.folder / "in.duckdb")) as db:
+            db.execute("SET TimeZone = 'UTC'")
+            db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 
 ORIGINS: tuple[type[Base], ...] = (OfPostgres, OfMySQL, OfSQLite, OfDuckDB)

@@ -1,16 +1,27 @@
 """What every database does as a source: a snapshot per run, or what is new, nothing twice and nothing lost."""
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from ematix_flow import DuckDBConnection, run_streaming_pipeline
+from ematix_flow import DuckDBConnection, ematix, pk, run_streaming_pipeline
 from ematix_flow.errors import DeclarationError, FlowError
 from ematix_flow.result import RunResult
+from ematix_flow.types import BigInt
 from tests.contract.origins import ORIGINS, Base, OfDuckDB, values
+
+MOMENT = datetime(2026, 5, 1, 23, 59, 59, 999999, tzinfo=UTC)
+SOME_UUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+
+
+@ematix.table(schema="main", name="anything")
+class Anything:
+    id: Annotated[BigInt, pk()]
 
 
 def every(quick: str) -> Any:
@@ -100,6 +111,58 @@ def test_what_cannot_be_read_is_told_in_words(origin: Base, spark: SparkSession)
         read(origin, spark, schema="id int, name int")
     result = read(origin, spark, schema="id int, name int", transform_on_error="dlq")
     assert (result.rows_written, result.dlq_rows) == ({"copied": 1}, {"decode": 1})
+
+
+TYPES = {
+    "postgres": {
+        "bool": True, "int2": -(2**15), "int8": -(2**63), "float4": 1.5, "float8": 0.1, "numeric(30,4)": "-1.2500",
+        "text": "ünï'\"\n\\\\ %s", "bytea": b"\0\xff", "date": date(1, 1, 1), "timestamp": MOMENT.replace(tzinfo=None),
+        "timestamptz": MOMENT, "uuid": SOME_UUID, "jsonb": '{"a": [1]}', "int[]": "{1,NULL}", "interval": "1 day",
+    },
+    "mysql": {
+        "tinyint(1)": True, "smallint": -(2**15), "bigint unsigned": str(2**64 - 1), "float": 0.1, "double": 0.1,
+        "decimal(30,4)": "-1.2500", "text CHARACTER SET utf8mb4": "ünï'\"\n %s", "blob": b"\0\xff",
+        "date": date(1, 1, 1), "datetime(6)": MOMENT.replace(tzinfo=None), "timestamp(6) NULL": MOMENT,
+        "json": '{"a": [1]}', "bit(1)": True,
+        "enum('x','y')": "y", "time": "10:11:12", "year": 2026,
+    },
+    "sqlite": {
+        "BOOLEAN": True, "BIGINT": -(2**63), "DOUBLE": 0.1, "DECIMAL(30,4)": "-1.2500", "TEXT": "ünï'\"\n %s",
+        "BLOB": b"\0\xff", "DATE": date(1, 1, 1), "TIMESTAMP": MOMENT,
+    },
+    "duckdb": {
+        "boolean": True, "utinyint": 255, "hugeint": str(2**100), "float": 1.5, "double": 0.1,
+        "decimal(30,4)": "-1.2500", "varchar": "ünï'\"\n %s", "blob": b"\0\xff", "date": date(1, 1, 1),
+        "timestamp": MOMENT.replace(tzinfo=None), "timestamptz": MOMENT, "uuid": SOME_UUID,
+        "int[]": [1, None], "struct(a int, b varchar)": {"a": 1, "b": None},
+    },
+}  # fmt: skip
+
+
+@every("")
+def test_every_type_arrives_as_it_was(origin: Base, spark: SparkSession) -> None:
+    """Seen in a preview, beside a row of NULLs."""
+    kinds = TYPES[origin.name]
+    columns = {f"c{number}": kind for number, kind in enumerate(kinds)}
+    origin.run(f"CREATE TABLE orders (id int, {', '.join(f'{name} {kind}' for name, kind in columns.items())})")
+    origin.fill("orders", [1, *kinds.values()])
+    origin.fill("orders", [2, *[None] * len(kinds)])
+
+    @ematix.pipeline(target=Anything, source_connection=origin.connection, target_connection=origin.connection)
+    def look() -> str:
+        return "SELECT * FROM orders ORDER BY id"
+
+    full, empty = (list(row.values())[1:] for row in look.preview(2, spark=spark))
+    assert set(empty) == {None}
+    for found, (kind, value) in zip(full, kinds.items(), strict=True):
+        if isinstance(found, Decimal):
+            assert str(found) == value, kind
+        elif isinstance(found, float):
+            assert found == pytest.approx(value, rel=1e-7), kind
+        else:
+            # Spark gives times without their zone.
+            wanted = value.replace(tzinfo=None) if isinstance(value, datetime) else value
+            assert (bytes(found) if isinstance(found, bytearray) else found) == wanted, kind
 
 
 def test_a_lookback_needs_a_column_that_can_be_counted(tmp_path: Path, spark: SparkSession) -> None:
