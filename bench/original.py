@@ -85,15 +85,8 @@ def _compare(folder: Path, rows: int, keys: int) -> None:
     inbox = folder / f"in-{keys}"
     _files(inbox, rows, keys)
     work = folder / f"out-{keys}"
-    command = [sys.executable, "-m", "bench.original", "--ours", str(inbox), str(work)]
-    ours = _answer(command)
-    environment = folder / "original"
-    if not environment.exists():
-        venv.create(environment, with_pip=True)
-        pip = [str(environment / "bin/pip"), "install", "--quiet", f"ematix-flow=={VERSION}"]
-        subprocess.run(pip, check=True)
-    text = _declared(inbox, folder / f"original-{keys}", "")
-    theirs = _answer([str(environment / "bin/python"), "-P", "-c", ORIGINAL, text, str(rows), "19417"])
+    ours = answer_of(["-m", "bench.original", "--ours", str(inbox), str(work)])
+    theirs = original(_declared(inbox, folder / f"original-{keys}", ""), rows, folder / "original")
     for name, facts in (("this product", ours), (f"ematix-flow {VERSION}", theirs)):
         speed, memory = f"{_steady(facts['seen']):,.0f} rows/s", f"{facts['memory_mb']:,.0f} MB"
         print(f"  {keys:>9,} keys  {name:20} {speed:>18} {memory:>10}  {facts['late']:,} rows lost as late", flush=True)
@@ -106,7 +99,17 @@ def _steady(seen: list[tuple[float, int]]) -> float:
     return (after - before) / (ended - began)
 
 
-def _answer(command: list[str]) -> dict[str, Any]:
+def original(text: str, rows: int, environment: Path) -> dict[str, Any]:
+    """What the original did with a pipeline until it had read so many rows."""
+    if not environment.exists():
+        venv.create(environment, with_pip=True)
+        pip = [str(environment / "bin/pip"), "install", "--quiet", f"ematix-flow=={VERSION}"]
+        subprocess.run(pip, check=True)
+    return answer_of(["-P", "-c", ORIGINAL, text, str(rows), "19417"], str(environment / "bin/python"))
+
+
+def answer_of(arguments: list[str], python: str = sys.executable) -> dict[str, Any]:
+    command = [python, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)

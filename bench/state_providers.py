@@ -31,7 +31,7 @@ from bench.measure import peak_memory_mb, report
 from ematix_flow.specs import SparkSettings
 from ematix_flow.state.kernel import Operator, Step
 from ematix_flow.streams.session import session_for
-from ematix_flow.streams.stateful import stateful
+from ematix_flow.streams.stateful import input_of, stateful
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 PROVIDERS = {
@@ -168,7 +168,11 @@ class _Run:
             self._arrived += 1
         rows = self._session.readStream.schema("at long, _flow_error string")
         rows = rows.option("maxFilesPerTrigger", 1).json(str(self._folder / "in"))
-        writer = stateful(rows, self._operator).writeStream.foreachBatch(self._batch).trigger(availableNow=True)
+        writer = (
+            stateful([input_of(rows, self._operator)], self._operator)
+            .writeStream.foreachBatch(self._batch)
+            .trigger(availableNow=True)
+        )
         writer.option("checkpointLocation", str(self._folder / "checkpoint")).start().awaitTermination()
         return self.milliseconds[-count:]
 

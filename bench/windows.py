@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from ematix_flow.specs import Aggregation, SparkSettings, Window
 from ematix_flow.streams.envelope import ERROR
 from ematix_flow.streams.session import WITH_STATE, session_for
-from ematix_flow.streams.stateful import stateful
+from ematix_flow.streams.stateful import input_of, stateful
 from ematix_flow.windows.operator import window_operator
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def _ours(rows: DataFrame, case: Case) -> DataFrame:
         ),
     )
     operator = window_operator(window, to_arrow_schema(rows.schema, timezone="UTC"), event_time="at")
-    return stateful(rows.withColumn(ERROR, F.lit(None).cast("string")), operator)
+    tagged = rows.withColumn(ERROR, F.lit(None).cast("string"))
+    return stateful([input_of(tagged, operator)], operator)
 
 
 def _spark(rows: DataFrame, case: Case) -> DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.state.kernel import NO_WATERMARK
 from ematix_flow.streams.steps import STEPS
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from ematix_flow.streams.runner import BatchReport
 
 _PREFIX = "ematix_streaming"
+_SIDES = ("left", "right")
 # From a step that only writes a file to a batch that takes minutes.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -28,6 +28,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._labels = {"pipeline": spec.name}
         self._sources = spec.source_names
+        self._lateness = spec.watermark.lateness_ms / 1000
+        self._state_bytes: dict[str, int] = {}
+        self._has_window, self._has_join = spec.transform.window is not None, spec.transform.join is not None
         counter, gauge = self._counter, self._gauge
         self._consumed = counter("rows_consumed", "Rows taken from the sources, bad ones included.")
         self._written = counter("rows_written", "Rows that became visible in a target.", "target")
@@ -46,8 +49,12 @@ class Metrics:
         self._last_commit = gauge(
             "last_commit_timestamp", "When the latest batch was committed, in seconds since 1970; 0 before the first."
         )
-        if spec.transform.window is not None:
-            self._declare_windows(spec)
+        if self._has_window:
+            self._declare_windows()
+        if self._has_join:
+            self._declare_join()
+        if operator := spec.transform.join or spec.transform.window:
+            self._declare_state(operator.late_data)
         # A series that is there from the start shows its first increase; one that appears with it does not.
         for metric in (self._consumed, self._batches, self._last_commit):
             metric.labels(**self._labels)
@@ -69,33 +76,51 @@ class Metrics:
         for stage, rows in report.dropped.items():
             self._dropped.labels(**self._labels, stage=stage).inc(rows)
         if report.windows is not None:
-            self._windows_told(report.windows, report.watermark)
+            self._told(report.windows, report.operator or "")
         for step, seconds in report.seconds.items():
             self._seconds.labels(**self._labels, step=step).observe(seconds)
 
-    def _declare_windows(self, spec: PipelineSpec) -> None:
-        counter, gauge = self._counter, self._gauge
-        self._emitted = counter("windows_emitted", "Results of windows emitted, one per window and group.")
-        self._late = counter("late_rows_dropped", "Rows that came after their window, by what was done.", "policy")
-        self._active = gauge("windows_active", "Windows, or sessions, that are held.")
-        self._groups = gauge("state_groups_total", "Groups in all windows that are held.")
-        self._bytes = gauge("state_bytes", "Size of the state of the operator.")
-        self._watermark = gauge("watermark_seconds", "How far event time has come, in seconds since 1970.", "source")
-        for metric in (self._emitted, self._active, self._groups, self._bytes):
+    def _declare_windows(self) -> None:
+        self._emitted = self._counter("windows_emitted", "Results of windows emitted, one per window and group.")
+        self._active = self._gauge("windows_active", "Windows, or sessions, that are held.")
+        self._groups = self._gauge("state_groups_total", "Groups in all windows that are held.")
+        for metric in (self._emitted, self._active, self._groups):
             metric.labels(**self._labels)
-        assert spec.transform.window is not None
-        self._late.labels(**self._labels, policy=spec.transform.window.late_data)
 
-    def _windows_told(self, told: Told, watermark: int | None) -> None:
-        self._emitted.labels(**self._labels).inc(told.emitted)
-        self._active.labels(**self._labels).set(told.held.windows)
-        self._groups.labels(**self._labels).set(told.held.groups)
-        self._bytes.labels(**self._labels).set(told.held.state_bytes)
+    def _declare_join(self) -> None:
+        self._buffers = self._gauge("join_buffer_rows", "Rows that wait for partners, by side.", "side")
+        self._late_by_side = self._counter("join_late_rows", "Rows that came too late to be joined, by side.", "side")
+        for side in _SIDES:
+            self._buffers.labels(**self._labels, side=side)
+            self._late_by_side.labels(**self._labels, side=side)
+
+    def _declare_state(self, late_data: str) -> None:
+        self._late = self._counter("late_rows_dropped", "Rows that came too late, by what was done.", "policy")
+        self._bytes = self._gauge("state_bytes", "Size of the state of the operator.")
+        self._watermark = self._gauge(
+            "watermark_seconds", "How far event time has come in a source, in seconds since 1970.", "source"
+        )
+        self._bytes.labels(**self._labels)
+        self._late.labels(**self._labels, policy=late_data)
+
+    def _told(self, told: Told, operator: str) -> None:
+        if operator == "window":
+            self._emitted.labels(**self._labels).inc(told.emitted)
+            self._active.labels(**self._labels).set(told.held.windows)
+            self._groups.labels(**self._labels).set(told.held.groups)
+        if operator == "join":
+            for side in _SIDES:
+                self._buffers.labels(**self._labels, side=side).set(told.held.buffers.get(side, 0))
+                self._late_by_side.labels(**self._labels, side=side).inc(told.late_by_side[side])
+        self._state_bytes[operator] = told.held.state_bytes
+        self._bytes.labels(**self._labels).set(sum(self._state_bytes.values()))
         for policy, rows in told.late.items():
             self._late.labels(**self._labels, policy=policy).inc(rows)
-        if watermark is not None and watermark != NO_WATERMARK:
-            for source in self._sources:
-                self._watermark.labels(**self._labels, source=source).set(watermark / 1_000_000)
+        if operator == "window" and self._has_join:
+            return  # its source is the join
+        for source, latest in zip(self._sources, told.held.latest, strict=True):
+            if latest is not None:
+                self._watermark.labels(**self._labels, source=source).set(latest / 1_000_000 - self._lateness)
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
         from prometheus_client import Counter

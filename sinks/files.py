@@ -11,7 +11,7 @@ import json
 import shutil
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ematix_flow.connections import ObjectStoreLocalConnection
 from ematix_flow.sinks.base import Applied, Batch, Capabilities, Staged
@@ -35,7 +35,7 @@ _TIMES = {
 
 
 class FilesSink:
-    capabilities = Capabilities(
+    capabilities: ClassVar[Capabilities] = Capabilities(
         fenced=True,
         transactional=False,
         modes=frozenset({"append"}),

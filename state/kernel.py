@@ -45,6 +45,17 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Buffer:
+    """One side of a join in a group: how a step changed it."""
+
+    side: str
+    rows: int
+    """How many more rows it holds, or fewer."""
+    late: int
+    """Rows of it that came too late."""
+
+
+@dataclass(frozen=True)
 class Step:
     """What became of a group in one batch."""
 
@@ -60,6 +71,8 @@ class Step:
     """How many rows came too late, by what was done with them: drop, reopen, dlq."""
     slots: tuple[Slot, ...] = ()
     """All that this step opened, changed or closed."""
+    buffers: tuple[Buffer, ...] = ()
+    """Of a join: the sides that this step changed, or to which rows came too late."""
 
 
 class Kernel(Protocol):

@@ -58,6 +58,11 @@ class Store:
         folder.mkdir(parents=True)
         return folder
 
+    @property
+    def handover(self) -> Path:
+        """For what a stage gives to the next one, which is kept as the checkpoint is."""
+        return self.checkpoint / "handover"
+
     def remember(self, name: str, text: str) -> None:
         """Write down a fact that must live exactly as long as the checkpoint, such as an inferred schema. The next
         `save` makes it durable."""
@@ -181,6 +186,23 @@ class ReplayStore(Store):
         return self._of.dead_letters()
 
 
+class StageStore(Store):
+    """Memory of a stage that comes before the last one of a pipeline, whose store must be open: a checkpoint, a lock
+    and fences of its own, and the pipeline's dead letters."""
+
+    def __init__(self, spec: PipelineSpec, stage: str) -> None:
+        self._of = Memory(spec.name, spec.state_store)
+        name = f"{spec.name} ({stage})"
+        super().__init__(name, self._of.folder / stage, open_vault(name, spec.state_store), _seconds(spec))
+
+    def close(self) -> None:
+        super().close()
+        self._of.close()
+
+    def _dead_letters(self) -> DeadLetters:
+        return self._of.dead_letters()
+
+
 class MemoryStore(Store):
     """Keeps nothing after exit; for tests."""
 
@@ -197,6 +219,10 @@ def open_store(spec: PipelineSpec) -> Store:
         return MemoryStore(spec.name)
     vault = open_vault(spec.name, spec.state_store)
     return Store(spec.name, folder_of(spec.name, spec.state_store), vault, _seconds(spec))
+
+
+def open_stage_store(spec: PipelineSpec, stage: str) -> Store:
+    return MemoryStore(f"{spec.name} ({stage})") if spec.state_store.kind == "in_memory" else StageStore(spec, stage)
 
 
 def _seconds(spec: PipelineSpec) -> float:

@@ -10,9 +10,7 @@ def not_built(spec: PipelineSpec) -> list[str]:
     """The parts of a pipeline that are declared but cannot run yet."""
     transform = spec.transform
     parts = {
-        "[transform.join]": transform.join,
         "[transform.cdc]": transform.cdc,
-        "more than one source": len(spec.sources) > 1,
         "dead_letter_topic": spec.dead_letter_topic,
     }
     return [part for part, declared in parts.items() if declared]

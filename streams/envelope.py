@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 EVENT_TS = "_event_ts"
 ERROR = "_flow_error"
 POSITION = "_flow_position"
+SOURCE = "_flow_source"
+"""Where the rows of several sources are together: the name of the source of each."""
 PAYLOAD = "_flow_payload"
 IS_BAD = f"{ERROR} IS NOT NULL"
 IS_GOOD = f"{ERROR} IS NULL"
@@ -49,13 +51,13 @@ class Carried:
 
     @classmethod
     def by(cls, spec: PipelineSpec) -> Carried:
-        window = spec.transform.window
-        is_told = spec.transform.on_error != "drop" or (window is not None and window.late_data == "dlq")
+        first = spec.transform.join or spec.transform.window
+        is_told = spec.transform.on_error != "drop" or (first is not None and first.late_data == "dlq")
         return cls(
             position=is_told,
             payload=is_told,
-            order=window is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
-            time=window is not None and window.event_time_column == EVENT_TS,
+            order=first is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
+            time=first is not None and first.event_time_column == EVENT_TS,
         )
 
 
@@ -136,8 +138,17 @@ class Origin:
             PAYLOAD: {"payload": self.rendered(F.col(PAYLOAD))},
             EVENT_TIME: {"event_micros": F.unix_micros(EVENT_TIME)},
         }
+        if SOURCE in rows.columns:
+            carried[POSITION]["source"] = F.col(SOURCE)
         known = [facts for column, facts in carried.items() if column in rows.columns]
         return _error(stage, code, {"message": message}, *known)
+
+
+def with_itself_as_payload(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """For rows that are of no one row of a source; `as_json_bytes` renders them."""
+    from pyspark.sql import functions as F
+
+    return rows.withColumn(PAYLOAD, F.struct(*[F.col(f"`{name}`") for name in columns]))
 
 
 def wrapped(

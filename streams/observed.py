@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_METRIC, _INPUT = "flow", "flow_input"
+_METRIC, _INPUT, _TIME = "flow", "flow_input_", "flow_time_"
 
 # The errors of a batch come to the driver with its counts, up to so many and so long ones: at most 100 MB.
 # What is beyond is read from the batch a second time, in bounded memory.
@@ -26,6 +26,15 @@ _ERRORS_COLLECTED = 50_000
 _ERROR_BYTES = 2_048
 # The most that Spark collects, and more groups than a worker steps through in a minute.
 _NOTES = 100_000
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What came to an operator from one source."""
+
+    rows: int = 0
+    latest: int | None = None
+    """The latest event time of its rows and ticks, in microseconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class Seen:
     notes: tuple[str, ...] = ()
     """Of the groups of an operator, or as many as could be collected."""
     noted: int = 0
+    inputs: Mapping[int, Arrived] = field(default_factory=dict)
+    """Those of an operator, by number."""
 
     @property
     def complete(self) -> bool:
@@ -65,23 +76,35 @@ def observed(rows: DataFrame) -> DataFrame:
     return rows.observe(_METRIC, *_metrics(rows))
 
 
-def counted(rows: DataFrame) -> DataFrame:
+def counted(rows: DataFrame, number: int) -> DataFrame:
     """The rows that go into an operator, of which it makes others; these count as the rows of the batch."""
     from pyspark.sql import functions as F
 
-    return rows.observe(_INPUT, F.count(F.lit(1)).alias("rows"))
+    return rows.observe(f"{_INPUT}{number}", F.count(F.lit(1)).alias("rows"))
 
 
-def seen_by(query: StreamingQuery, *, stateful: bool) -> Seen:
+def timed(rows: DataFrame, clock: str, number: int) -> DataFrame:
+    """Rows and ticks of one input of an operator, whose latest time is noted."""
+    from pyspark.sql import functions as F
+
+    return rows.observe(f"{_TIME}{number}", F.max(F.unix_micros(clock)).alias("latest"))
+
+
+def seen_by(query: StreamingQuery, inputs: int) -> Seen:
     """What was observed in the batch that runs now. Spark reports it publicly only after the batch is committed, which
-    is too late to refuse it; the execution in progress knows it as soon as the rows have passed."""
+    is too late to refuse it; the execution in progress knows it as soon as the rows have passed. `inputs` is how many
+    an operator has; without one there are none."""
     metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()  # noqa: SLF001
     seen = _seen(json.loads(metrics.apply(_METRIC).json()))
-    if not stateful:
+    if not inputs:
         return seen
-    # Spark leaves out what comes from a source that has nothing new.
-    rows = json.loads(metrics.apply(_INPUT).json())["rows"] if metrics.contains(_INPUT) else 0
-    return replace(seen, rows=rows)
+
+    def of(name: str) -> dict[str, Any]:
+        # Spark leaves out what comes from a source that has nothing new, and values that are NULL.
+        return json.loads(metrics.apply(name).json()) if metrics.contains(name) else {}
+
+    known = {n: Arrived(of(f"{_INPUT}{n}").get("rows", 0), of(f"{_TIME}{n}").get("latest")) for n in range(inputs)}
+    return replace(seen, rows=sum(one.rows for one in known.values()), inputs=known)
 
 
 def seen_among(rows: DataFrame) -> Seen:

@@ -30,6 +30,10 @@ Slots = dict[str, tuple[int, int | None]]
 class Held:
     slots: Slots = field(default_factory=dict)
     state_bytes: int = 0
+    latest: tuple[int | None, ...] = ()
+    """How far event time has come in each source."""
+    buffers: Mapping[str, int] = field(default_factory=dict)
+    """Rows that each side of a join holds."""
 
     @property
     def groups(self) -> int:
@@ -44,16 +48,17 @@ class Held:
     def last_deadline(self) -> int | None:
         return max((due for _, due in self.slots.values() if due is not None), default=None)
 
-    def changed_by(self, notes: Iterable[Mapping[str, Any]]) -> Held:
-        slots, size = dict(self.slots), self.state_bytes
+    def changed_by(self, notes: Iterable[Mapping[str, Any]], latest: tuple[int | None, ...]) -> Held:
+        slots, size, buffers = dict(self.slots), self.state_bytes, Counter(self.buffers)
         for note in notes:
             size += note["bytes"]
+            buffers.update({side: rows for side, rows, _ in note["buffers"]})
             for name, groups, due in note["slots"]:
                 total = slots.get(name, (0, None))[0] + groups
                 slots[name] = (total, due)
                 if not total:
                     del slots[name]
-        return Held(slots, size)
+        return Held(slots, size, latest, dict(buffers))
 
     def check(self, most: int | None) -> None:
         sessions = sum(groups for name, (groups, _) in self.slots.items() if name.startswith("b"))
@@ -78,6 +83,8 @@ class Told:
     late: Counter[str] = field(default_factory=Counter)
     """Rows that came too late, by policy."""
     emitted: int = 0
+    late_by_side: Counter[str] = field(default_factory=Counter)
+    """Rows that came too late to a join."""
 
 
 class OpenWindows:
@@ -94,20 +101,22 @@ class OpenWindows:
         if not numbers:
             return Held()
         note = json.loads((self._folder / str(max(numbers))).read_text(encoding="utf-8"))
-        return Held({name: tuple(slot) for name, slot in note["slots"].items()}, note["bytes"])
+        slots = {name: tuple(slot) for name, slot in note["slots"].items()}
+        return Held(slots, note["bytes"], tuple(note["latest"]), note["buffers"])
 
-    def told(self, batch: int, notes: Iterable[str]) -> Told:
+    def told(self, batch: int, notes: Iterable[str], latest: tuple[int | None, ...]) -> Told:
         """From the notes of a batch, which fails here if a window has become too large."""
         read = [json.loads(note) for note in notes]
-        held = self.held(batch).changed_by(read)
+        held = self.held(batch).changed_by(read, latest)
         held.check(self._most)
         late = sum((Counter(note["late"]) for note in read), Counter())
-        return Told(held, late, sum(note["emitted"] for note in read))
+        by_side = sum((Counter({side: late for side, _, late in note["buffers"]}) for note in read), Counter())
+        return Told(held, late, sum(note["emitted"] for note in read), by_side)
 
     def remember(self, batch: int, held: Held) -> None:
         if held == self.held(batch):
             return
-        note = {"slots": held.slots, "bytes": held.state_bytes}
+        note = {"slots": held.slots, "bytes": held.state_bytes, "latest": held.latest, "buffers": held.buffers}
         durable.write(self._folder / str(batch), json.dumps(note))
         old = sorted(number for number in self._numbers() if number < batch - _KEPT)
         for number in old[:-1]:
@@ -121,4 +130,4 @@ def note_of(step: Step, bucket: int, grown: int) -> str:
     """What a group tells of a step; `grown` is by how many bytes its state did."""
     slots = [(f"b{bucket}" if s.start is None else str(s.start), s.groups, s.deadline) for s in step.slots]
     note = {"slots": slots, "bytes": grown, "late": step.late_rows, "emitted": step.emitted.num_rows}
-    return json.dumps(note)
+    return json.dumps(note | {"buffers": [(buffer.side, buffer.rows, buffer.late) for buffer in step.buffers]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, Problem
@@ -10,6 +11,7 @@ from ematix_flow.sinks.base import EVENT_TIME
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import Operator
 from ematix_flow.state.store import Store
+from ematix_flow.streams.branches import Branch
 from ematix_flow.streams.envelope import EVENT_TS, OURS
 from ematix_flow.windows.operator import BUCKETS, window_operator
 
@@ -17,24 +19,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def operator_of(spec: PipelineSpec, rows: DataFrame, store: Store) -> Operator | None:
-    """None if each batch is on its own."""
+def window_operator_of(spec: PipelineSpec, branches: Sequence[Branch], store: Store) -> Operator:
+    """For rows that have the same columns, wherever they come from."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    window = spec.transform.window
-    if window is None:
-        return None
+    window, rows = spec.transform.window, branches[0].rows
+    assert window is not None
     return window_operator(
         window,
         to_arrow_schema(rows.schema, timezone="UTC"),
-        event_time=_event_time(window.event_time_column, rows),
+        event_time=event_time("[transform.window]", window.event_time_column, rows),
         lateness_ms=spec.watermark.lateness_ms,
-        buckets=_buckets(spec, rows, store),
+        buckets=buckets(spec, rows, store),
         udafs=spec.transform.aggregate_udfs,
     )
 
 
-def _event_time(declared: str, rows: DataFrame) -> str:
+def event_time(place: str, declared: str, rows: DataFrame) -> str:
     """`_event_ts` belongs to every row, also where the SELECT does not mention it."""
     from pyspark.sql.types import DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
@@ -43,16 +44,16 @@ def _event_time(declared: str, rows: DataFrame) -> str:
         if declared == EVENT_TS:
             return EVENT_TIME
         problem = Problem("event_time_column", f'found "{declared}"', ", ".join(names), near(declared, names))
-        raise DeclarationError("[transform.window]", [problem])
+        raise DeclarationError(place, [problem])
     kind = rows.schema[declared].dataType
     if not isinstance(kind, TimestampType | TimestampNTZType | DateType | StringType | IntegralType):
         found = f'column "{declared}" is {kind.simpleString()}'
         allowed = "a timestamp, a date, a text that is a time, or milliseconds since 1970"
-        raise DeclarationError("[transform.window]", [Problem("event_time_column", found, allowed)])
+        raise DeclarationError(place, [Problem("event_time_column", found, allowed)])
     return declared
 
 
-def _buckets(spec: PipelineSpec, rows: DataFrame, store: Store) -> int:
+def buckets(spec: PipelineSpec, rows: DataFrame, store: Store) -> int:
     """States are divided for good when the pipeline first starts: enough for every core to have several."""
     partitions = int(str(rows.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     return spec.spark.state_buckets or store.buckets or max(BUCKETS, 2 * partitions)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ematix_flow.state.kernel import TIME, Operator, Step, from_bytes, to_bytes
-from ematix_flow.streams.envelope import ERROR, PAYLOAD, POSITION
+from ematix_flow.streams.envelope import ERROR, PAYLOAD, POSITION, SOURCE
 from ematix_flow.streams.open_windows import note_of
 from ematix_flow.streams.watermark import for_spark, from_spark
 
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
 BLOCK, BUCKET, PIECE, TABLE = "_flow_block", "_flow_bucket", "_flow_piece", "_flow_table"
+CLOCK = "_flow_clock"
+"""How far a table shows event time to have come: the latest time in it, or its horizon."""
+HORIZON = "_flow_horizon"
+"""In microseconds since 1970, where rows do not come in the order of their times: none before it will come."""
 NOTE = "_flow_note"
 """What a group tells of a step, in a row of its own."""
 REASON = "_flow_reason"
 BAD, TICK = -1, -2
 """Buckets of rows that pass beside the kernel, and of those that only move the watermark."""
+CARRIED = (SOURCE, POSITION, PAYLOAD)
+"""What the dead letter of a late row needs."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Rows that are looked at together: many, because each look costs the same; few enough for a worker's memory.
@@ -47,15 +53,19 @@ def packing(operator: Operator) -> Callable[[Iterable[pa.RecordBatch]], Iterator
         for rows in _pieces(batches):
             bad = rows.filter(pc.equal(rows[BUCKET], BAD)).select([ERROR])
             good = rows.filter(pc.greater_equal(rows[BUCKET], 0)).drop_columns([ERROR])
+            latest = pc.max(good[TIME])
+            if HORIZON in rows.column_names:
+                latest, good = pc.max(rows[HORIZON]).cast(latest.type), good.drop_columns([HORIZON])
             if operator.prepared is not None and good.num_rows:
                 good = operator.prepared(good, BUCKET)
             groups = [(0, BAD, bad)] if bad.num_rows else []
             groups += _cut(good, operator.block_ms)
-            if groups:
-                blocks, buckets, tables = zip(*groups, strict=True)
+            if groups or latest.is_valid:
+                blocks, buckets, tables = zip(*groups or [(0, TICK, bad.slice(0, 0))], strict=True)
                 packed_tables = pa.array([_as_bytes(table) for table in tables], pa.binary())
-                columns = {BLOCK: blocks, BUCKET: pa.array(buckets, pa.int32()), PIECE: [piece] * len(groups)}
-                yield pa.RecordBatch.from_pydict({**columns, TABLE: packed_tables})
+                columns = {BLOCK: blocks, BUCKET: pa.array(buckets, pa.int32()), PIECE: [piece] * len(blocks)}
+                columns |= {TABLE: packed_tables, CLOCK: pa.repeat(latest, len(blocks))}
+                yield pa.RecordBatch.from_pydict(columns)
             piece += 1
 
     return packed
@@ -71,12 +81,15 @@ def stepping(
         import pandas as pd
         import pyarrow as pa
 
+        if key[1] == TICK:
+            yield pd.DataFrame({TABLE: []})
+            return
         pieces = [piece for frame in frames for piece in zip(frame[PIECE], frame[TABLE], strict=True)]
         tables = [table for _, table in sorted(pieces)]
         if key[1] == BAD:
             yield pd.DataFrame({TABLE: tables})
             return
-        rows = pa.concat_tables(map(_from_bytes, tables)) if tables else schema.empty_table()
+        rows = pa.concat_tables([schema.empty_table(), *map(_from_bytes, tables)], promote_options="default")
         watermark = from_spark(group.getCurrentWatermarkMs())
         before = group.get[0] if group.exists else None
         state = from_bytes(before, kernel) if before is not None else None
@@ -160,7 +173,7 @@ def _told(late: pa.Table, watermark: int) -> pa.Table:
     """Late rows, of which only what is ours is kept, with what to say about them."""
     import pyarrow as pa
 
-    kept = late.select([name for name in (POSITION, PAYLOAD, TIME) if name in late.column_names])
+    kept = late.select([name for name in (*CARRIED, TIME) if name in late.column_names])
     at = (_EPOCH + timedelta(microseconds=watermark)).isoformat(timespec="milliseconds")
     return kept.append_column(REASON, pa.repeat(f"the row came after the watermark, which was at {at}", len(late)))
 

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import Operator
 from ematix_flow.state.store import Store
-from ematix_flow.streams.envelope import ERROR, EVENT_TS, OURS, Carried
+from ematix_flow.streams.branches import Branch, branches_of, in_one_shape, origin_of, together
+from ematix_flow.streams.envelope import ERROR, OURS, Origin, as_json_bytes, with_itself_as_payload
 from ematix_flow.streams.failures import spark_words
+from ematix_flow.streams.handover import with_event_ts
+from ematix_flow.streams.joining import join_inputs, join_operator_of
+from ematix_flow.streams.named_sources import (
+    is_over_names,
+    one_select_each,
+    over_tables,
+    side_by_side,
+    tables,
+    under_each_other,
+)
 from ematix_flow.streams.observed import counted, observed
-from ematix_flow.streams.operators import operator_of
-from ematix_flow.streams.sources.base import StreamSource
-from ematix_flow.streams.stateful import stateful
-from ematix_flow.streams.ticks import Ticks
-from ematix_flow.streams.transform import BadSql, SqlTransform, Transformed
+from ematix_flow.streams.operators import window_operator_of
+from ematix_flow.streams.sources.several import Sources
+from ematix_flow.streams.stateful import input_of, stateful
+from ematix_flow.streams.ticks import Ticks, ticks_of
+from ematix_flow.streams.transform import STREAM, BadSql, SqlTransform, Transformed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,47 +42,129 @@ class Plan:
     """The streaming rows, bad ones tagged, and the SQL that is still to be applied to the good rows of each batch."""
 
     rows: DataFrame
+    origin: Origin
+    """Of any of the rows."""
     batch_transform: BatchTransform | None = None
     operator: Operator | None = None
     """Each look at the rows of a batch would run it once more."""
-    ticks: Ticks | None = None
-    """Move its watermark when no row does."""
+    ticks: tuple[Ticks, ...] = ()
+    """Of each of its inputs: they move its watermark when no row does."""
+    read_often: bool = False
+    """The SQL looks at the rows of a batch more than once."""
+
+    @property
+    def is_materialised(self) -> bool:
+        """What is looked at twice is read and counted twice, unless it is kept."""
+        return self.operator is not None or self.read_often
 
 
-def plan(spec: PipelineSpec, source: StreamSource, session: SparkSession, store: Store) -> Plan:
+@dataclass(frozen=True)
+class _Transformed:
+    branches: list[Branch]
+    batch_transform: BatchTransform | None = None
+    read_often: bool = False
+
+
+def plan(spec: PipelineSpec, sources: Sources, session: SparkSession, store: Store) -> Plan:
     """Read, decode, transform, operate, count."""
-    planned = _without_operator(spec, source, session)
-    operator = operator_of(spec, planned.rows, store)
-    if operator is None:
-        return replace(planned, rows=observed(planned.rows))
-    if planned.batch_transform is not None:
-        raise BadSql(
-            "the SELECT needs a whole batch at once, and what feeds windows or joins must work row by row",
-            next_step="leave grouping, sorting and lookups to the window or join, or to a pipeline of its own",
-        )
-    ticks = Ticks(store, 0, operator.lateness_ms)
-    rows = stateful(counted(planned.rows), operator, source.origin, ticks.read(session))
-    return Plan(observed(rows), operator=operator, ticks=ticks)
+    branches = branches_of(spec, sources, session)
+    if spec.transform.join is not None:
+        return _joined(spec, branches, session, store)
+    done = _transformed(spec, branches)
+    origin = origin_of(branches)
+    if spec.transform.window is None:
+        rows = observed(together(done.branches))
+        return Plan(rows, origin, done.batch_transform, read_often=done.read_often)
+    if done.batch_transform is not None:
+        raise _needs_a_batch()
+    operator = window_operator_of(spec, done.branches, store)
+    ticks = ticks_of(branches, operator, store)
+    inputs = [
+        input_of(counted(branch.rows, number), operator, branch.origin, ticks[number].read(session))
+        for number, branch in enumerate(done.branches)
+    ]
+    return Plan(observed(stateful(inputs, operator, origin)), origin, operator=operator, ticks=ticks)
 
 
-def _without_operator(spec: PipelineSpec, source: StreamSource, session: SparkSession) -> Plan:
-    rows = source.read(session, Carried.by(spec))
-    payload, sql = source.payload_schema.fieldNames(), spec.transform.sql
-    if EVENT_TS not in payload and not re.search(rf"\b{EVENT_TS}\b", sql or "", re.IGNORECASE):
-        # Counting keeps Spark from leaving out what nobody asks for.
-        rows = rows.drop(EVENT_TS)
+def _joined(spec: PipelineSpec, branches: Sequence[Branch], session: SparkSession, store: Store) -> Plan:
+    """A SELECT is over the joined rows. What it makes of them is no row of a source, so that a row on which it fails is
+    kept as it came from the join."""
+    join = spec.transform.join
+    assert join is not None
+    operator = join_operator_of(spec, branches, store)
+    ticks = ticks_of(branches, operator, store)
+    inputs = join_inputs(join, branches, [one.read(session) for one in ticks])
+    rows = stateful(inputs, operator, origin_of(branches))
+    origin, batch_transform = Origin(""), None
+    if spec.transform.sql is not None:
+        if spec.transform.on_error != "drop":
+            rows, origin = with_itself_as_payload(rows, operator.output.names), Origin("", as_json_bytes)
+        done = _transformed(spec, [Branch(rows, tuple(operator.output.names), origin)])
+        if done.batch_transform is not None and spec.transform.window is not None:
+            raise _needs_a_batch()
+        rows, batch_transform = done.branches[0].rows, done.batch_transform
+    if spec.transform.window is not None:
+        rows = with_event_ts(rows)
+    return Plan(observed(rows), origin, batch_transform, operator, ticks)
+
+
+def _needs_a_batch() -> BadSql:
+    return BadSql(
+        "the SELECT needs a whole batch at once, and what feeds windows must work row by row",
+        next_step="leave grouping, sorting and lookups to the window, or to a pipeline of its own",
+    )
+
+
+def _transformed(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed:
+    sql, names = spec.transform.sql, [branch.origin.source for branch in branches]
     if sql is None:
-        return Plan(rows)
-    transform = SqlTransform(sql, spec.transform.dialect, tuple(payload), source.origin)
+        return _Transformed(in_one_shape(branches))
+    if len(branches) > 1 and is_over_names(sql, names):
+        selects = None if spec.transform.lookups else one_select_each(sql, spec.transform.dialect, names)
+        if selects is not None:
+            done = [_row_by_row(select, "spark", branch) for select, branch in zip(selects, branches, strict=True)]
+            each = [branch for branch in done if branch is not None]
+            if len(each) == len(branches):
+                return _Transformed(under_each_other(each))
+        return _over_tables(spec, branches)
+    shaped = in_one_shape(branches)
+    if not spec.transform.lookups:
+        done = [_row_by_row(sql, spec.transform.dialect, branch) for branch in shaped]
+        each = [branch for branch in done if branch is not None]
+        if len(each) == len(branches):
+            return _Transformed(each)
+    transform = SqlTransform(sql, spec.transform.dialect, shaped[0].visible, origin_of(branches))
 
     def over_a_batch(good: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
-        return _with_room_for_errors(_understood(transform, good, lookups))
+        return _with_room_for_errors(_understood(lambda: transform(good, lookups)))
 
-    if spec.transform.lookups:
-        return Plan(rows, over_a_batch)
-    # Also for a SELECT that is applied per batch: a mistake in it is found now and not in the first batch.
-    transformed = _understood(transform, rows, {})
-    return Plan(transformed.rows) if transformed.row_wise else Plan(rows, over_a_batch)
+    return _Transformed(shaped, over_a_batch, read_often=len(re.findall(rf"\b{STREAM}\b", sql, re.IGNORECASE)) > 1)
+
+
+def _row_by_row(sql: str, dialect: str, branch: Branch) -> Branch | None:
+    """None if the SELECT needs a whole batch; a mistake in it is found now, and not in the first batch."""
+    transform = SqlTransform(sql, dialect, branch.visible, branch.origin)
+    done = _understood(lambda: transform(branch.rows, {}))
+    if not done.row_wise:
+        return None
+    visible = tuple(name for name in done.rows.columns if not name.startswith(OURS))
+    return replace(branch, rows=done.rows, visible=visible)
+
+
+def _over_tables(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed:
+    sql, dialect = spec.transform.sql or "", spec.transform.dialect
+    apart = side_by_side(branches)
+
+    def over_a_batch(good: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
+        def selected() -> Transformed:
+            rows = over_tables(sql, dialect, {**tables(branches, good), **lookups})
+            return Transformed(rows, tagged=False, row_wise=False)
+
+        return _with_room_for_errors(_understood(selected))
+
+    if not spec.transform.lookups:
+        over_a_batch(together(apart), {})
+    return _Transformed(apart, over_a_batch, read_often=True)
 
 
 def start(
@@ -84,11 +177,11 @@ def start(
     return writer.trigger(processingTime=f"{spec.trigger_interval_ms or 0} milliseconds").start()
 
 
-def _understood(transform: SqlTransform, rows: DataFrame, lookups: Mapping[str, DataFrame]) -> Transformed:
+def _understood(transformed: Callable[[], Transformed]) -> Transformed:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
-        return transform(rows, lookups)
+        return transformed()
     except (AnalysisException, ParseException) as error:
         said = re.sub(rf"(?:, )?`[^`]*{OURS}\w*`", "", spark_words(error)[1])
         words = f"Spark refuses the transform: {said}"

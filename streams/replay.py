@@ -58,10 +58,11 @@ def replay(
 
     Letters of a replay whose process died are taken up first.
     """
-    if spec.transform.window is not None:
+    if spec.transform.window is not None or spec.transform.join is not None:
+        where = "windows" if spec.transform.window is not None else "a join"
         raise UsageError(
-            f"the rows of {spec.name} go into windows, and a letter that is replayed would come out as a window of its "
-            "own, beside the one that it belongs to or in its place",
+            f"the rows of {spec.name} go into {where}, and a letter that is replayed would not meet the rows that it "
+            "belongs to: they are in the state of the pipeline, or gone",
             next_step="correct the rows and let them arrive as new input; `flow dlq show ID` has their bytes. For rows "
             'that come late, raise lateness_ms, or take late_data = "reopen"',
         )

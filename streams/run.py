@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ematix_flow.config import resolve_connection
 from ematix_flow.result import RunResult
+from ematix_flow.sinks.base import Sink
 from ematix_flow.sinks.opening import open_sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.definition import Definition
@@ -27,6 +29,7 @@ from ematix_flow.streams.runner import BatchReport, Drained, Runner, Tally
 from ematix_flow.streams.session import WITH_STATE, session_for
 from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
+from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.stopping import asked_to_stop
 
 if TYPE_CHECKING:
@@ -34,12 +37,22 @@ if TYPE_CHECKING:
 
 IsIdle = Callable[[], bool]
 OpenSource = Callable[[PipelineSpec, int, Store, "SparkSession"], StreamSource]
+"""By its place among the sources of the pipeline."""
 
 _log = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # How often the main thread looks whether it should stop.
 _POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What a run tells while it goes on."""
+
+    on_batch: Callable[[BatchReport], None] = lambda _: None
+    on_step: Callable[[str, int], None] = lambda _step, _batch: None
+    on_start: Callable[[IsIdle], None] = lambda _is_idle: None
 
 
 def run_spec(
@@ -63,29 +76,62 @@ def run_spec(
     that is given stays open.
     `on_start` is told how to find out whether the pipeline has nothing to do.
     """
-    began = time.monotonic()
+    from ematix_flow.streams.stages import run_stages
+
     spec = spec.with_connections(resolve_connection)
     refuse_what_is_not_built(spec)
-    sinks = {name: open_sink(target, name) for name, target in zip(spec.target_names, spec.targets, strict=True)}
+    ending = Ending(bounded, flush, clock)
+    watching = Watching(on_batch, on_step, on_start)
+    with asked_to_stop(stop) as asked:
+        if spec.transform.join is not None and spec.transform.window is not None:
+            return run_stages(spec, ending, watching, asked, spark)
+        with _opened(spec, store) as memory:
+            return run_stage(spec, memory, opening, open_sinks(spec), ending, watching, asked, spark)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """When a run is over, and what then becomes of what is open."""
+
+    bounded: bool
+    flush: bool
+    clock: datetime | None
+
+
+def open_sinks(spec: PipelineSpec) -> dict[str, Sink]:
+    return {name: open_sink(target, name) for name, target in zip(spec.target_names, spec.targets, strict=True)}
+
+
+def run_stage(
+    spec: PipelineSpec,
+    memory: Store,
+    opening: OpenSource,
+    sinks: Mapping[str, Sink],
+    ending: Ending,
+    watching: Watching,
+    asked: threading.Event,
+    spark: SparkSession | None,
+) -> RunResult:
+    """One query; most pipelines are one. Its connections have been looked up."""
+    began, bounded = time.monotonic(), ending.bounded
     tally, watermark = Tally(), None
-    with _opened(spec, store) as memory, asked_to_stop(stop) as asked:
-        conf = {"spark.sql.streaming.pollingDelay": f"{spec.idle_pause_ms}ms"}
-        conf |= WITH_STATE if spec.transform.window or spec.transform.join else {}
-        session = session_for(spec.spark, spark=spark, conf=conf, jar_groups=jar_groups_of(spec))
-        with spark_errors_in_words():
-            opened = _open_when_there_is_input(spec, opening, memory, session, asked, on_start, bounded=bounded)
-            if opened is not None:
-                register(spec.transform.udfs, session)
-                lookups = Lookups(spec.transform.lookups, memory, session)
-                planned = plan(spec, opened, session, memory)
-                memory.agree(Definition.of(spec, planned.operator))
-                runner = Runner(spec, opened, sinks, memory, planned, lookups, on_batch, on_step)
-                tally = runner.tally
-                _run(spec, runner, planned, memory, asked, on_start, bounded=bounded)
-                if bounded and not asked.is_set() and _moved_at_the_end(spec, runner, planned, flush, clock):
-                    _run(spec, runner, planned, memory, asked, on_start, bounded=bounded)
-                watermark = runner.watermark
-        status = "stopped" if asked.is_set() else "success"
+    conf = {"spark.sql.streaming.pollingDelay": f"{spec.idle_pause_ms}ms"}
+    conf |= WITH_STATE if spec.transform.window or spec.transform.join else {}
+    session = session_for(spec.spark, spark=spark, conf=conf, jar_groups=jar_groups_of(spec))
+    with spark_errors_in_words():
+        opened = _open_when_there_is_input(spec, opening, memory, session, asked, watching.on_start, bounded=bounded)
+        if opened is not None:
+            register(spec.transform.udfs, session)
+            lookups = Lookups(spec.transform.lookups, memory, session)
+            planned = plan(spec, opened, session, memory)
+            memory.agree(Definition.of(spec, planned.operator))
+            runner = Runner(spec, opened, sinks, memory, planned, lookups, watching.on_batch, watching.on_step)
+            tally = runner.tally
+            _run(spec, runner, planned, memory, asked, watching.on_start, bounded=bounded)
+            if bounded and not asked.is_set() and _moved_at_the_end(spec, runner, ending):
+                _run(spec, runner, planned, memory, asked, watching.on_start, bounded=bounded)
+            watermark = runner.watermark
+    status = "stopped" if asked.is_set() else "success"
     return _result(spec, tally, status, watermark, time.monotonic() - began)
 
 
@@ -116,8 +162,8 @@ def _run(
         while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions
             if asked.is_set():
                 runner.drain()
-            elif not bounded and runner.quiet_seconds * 1000 > spec.watermark.source_idleness_ms:
-                _moved_to_the_last_deadline(runner, planned)
+            elif not bounded and runner.told is not None:
+                runner.clocks.tend(runner.told.held.last_deadline)
     except StreamingQueryException as error:
         if isinstance(runner.failure, Drained):
             return
@@ -127,24 +173,15 @@ def _run(
         time.sleep(_POLL_SECONDS)
 
 
-def _moved_to_the_last_deadline(runner: Runner, planned: Plan) -> bool:
-    """Let a tick close what is open, if anything is. It moves the watermark no further than that, because the watermark
-    is kept, and newer rows must not be late for it."""
-    return runner.told is not None and _moved(runner, planned, runner.told.held.last_deadline)
-
-
-def _moved_at_the_end(spec: PipelineSpec, runner: Runner, planned: Plan, flush: bool, clock: datetime | None) -> bool:
-    if flush:
-        return _moved_to_the_last_deadline(runner, planned)
-    lateness = timedelta(milliseconds=spec.watermark.lateness_ms)
-    return clock is not None and _moved(runner, planned, (clock - lateness - _EPOCH) // timedelta(microseconds=1))
-
-
-def _moved(runner: Runner, planned: Plan, watermark: int | None) -> bool:
-    if planned.ticks is None or watermark is None or (runner.watermark is not None and watermark <= runner.watermark):
+def _moved_at_the_end(spec: PipelineSpec, runner: Runner, ending: Ending) -> bool:
+    if runner.told is None:
         return False
-    planned.ticks.move(watermark)
-    return True
+    if ending.flush:
+        return runner.clocks.move(runner.told.held.last_deadline)
+    if ending.clock is None:
+        return False
+    lateness = timedelta(milliseconds=spec.watermark.lateness_ms)
+    return runner.clocks.move((ending.clock - lateness - _EPOCH) // timedelta(microseconds=1))
 
 
 def _open_when_there_is_input(
@@ -156,16 +193,25 @@ def _open_when_there_is_input(
     on_start: Callable[[IsIdle], None],
     *,
     bounded: bool,
-) -> StreamSource | None:
-    """Without a schema, a daemon waits for the first input to infer it from; a bounded run has nothing to do."""
+) -> Sources | None:
+    """Without a schema, a daemon waits for the first input to infer it from. A bounded run without any input has
+    nothing to do; one that has some, but not of every source, cannot know the columns."""
     while True:
-        try:
-            return opening(spec, 0, store, session)
-        except NothingToInfer as error:
-            on_start(lambda: True)
-            if bounded or asked.wait(spec.idle_pause_ms / 1000):
-                return None
-            _log.info("waiting", extra={"pipeline": spec.name, "reason": error.found})
+        opened: list[StreamSource] = []
+        missing: list[NothingToInfer] = []
+        for place in range(len(spec.sources)):
+            try:
+                opened.append(opening(spec, place, store, session))
+            except NothingToInfer as error:
+                missing.append(error)
+        if not missing:
+            return Sources(opened)
+        on_start(lambda: True)
+        if bounded and opened:
+            raise missing[0]
+        if bounded or asked.wait(spec.idle_pause_ms / 1000):
+            return None
+        _log.info("waiting", extra={"pipeline": spec.name, "reason": missing[0].found})
 
 
 def _result(spec: PipelineSpec, tally: Tally, status: str, watermark: int | None, seconds: float) -> RunResult:

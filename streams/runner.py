@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,13 +13,14 @@ from ematix_flow.sinks.base import Batch, Sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.store import Store
 from ematix_flow.streams.bisecting import without_culprits
+from ematix_flow.streams.clocks import Clocks
 from ematix_flow.streams.failures import BadRowError, is_of_a_row
 from ematix_flow.streams.lookups import Lookups
-from ematix_flow.streams.observed import Seen, notes_among, seen_among, seen_by
+from ematix_flow.streams.observed import Arrived, Seen, notes_among, seen_among, seen_by
 from ematix_flow.streams.open_windows import OpenWindows, Told
 from ematix_flow.streams.query import Plan
 from ematix_flow.streams.set_aside import SetAside, letters
-from ematix_flow.streams.sources.base import StreamSource
+from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.steps import Stopwatch, reached
 from ematix_flow.streams.targets import Staging, Targets, wanted, with_numbers
 from ematix_flow.streams.watermark import current, last_planned
@@ -65,8 +65,8 @@ class BatchReport:
     """Time by step of the commit protocol."""
     windows: Told | None = None
     """What the operator told, if there is one."""
-    watermark: int | None = None
-    """In microseconds since 1970."""
+    operator: str | None = None
+    """Which one: `join` or `window`."""
 
     @property
     def bad(self) -> Mapping[str, int]:
@@ -107,7 +107,7 @@ class Runner:
     def __init__(
         self,
         spec: PipelineSpec,
-        source: StreamSource,
+        sources: Sources,
         sinks: Mapping[str, Sink],
         store: Store,
         plan: Plan,
@@ -115,8 +115,8 @@ class Runner:
         on_batch: Callable[[BatchReport], None],
         on_step: Callable[[str, int], None],
     ) -> None:
-        self._spec, self._source, self._store, self._plan, self._lookups = spec, source, store, plan, lookups
-        self._targets = Targets(spec, sinks, source.origin, store, self._set_aside)
+        self._spec, self._sources, self._store, self._plan, self._lookups = spec, sources, store, plan, lookups
+        self._targets = Targets(spec, sinks, plan.origin, store, self._set_aside)
         self._on_batch, self.on_step = on_batch, on_step
         self._policy = spec.transform.on_error
         self._open = OpenWindows(store, plan.operator) if plan.operator else None
@@ -130,16 +130,15 @@ class Runner:
         self.written: dict[str, int] = {}
         self.bad = SetAside()
         self.told = Told(self._open.held()) if self._open else None
+        latest = self.told.held.latest if self.told else ()
+        self.clocks = Clocks(plan.ticks, spec.watermark.source_idleness_ms, latest)
+        self._arrived: Mapping[int, Arrived] = {}
         self.watermark = last_planned(store.checkpoint) if self._open else None
-        self.last_rows = time.monotonic()
-        """When a batch that had rows ended."""
-        self.busy = False
         self.current: tuple[str, int] | None = None
         self.failure: BaseException | None = None
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         try:
-            self.busy = True
             self._begin(number)
             batch = self.plan(number)
             routed = self.compute(batch, rows)
@@ -155,7 +154,7 @@ class Runner:
             raise
         finally:
             self._forget()
-            self.busy = False
+            self.clocks.end()
 
     def _begin(self, number: int) -> None:
         """From here on `drain` waits for the batch; it must not begin while `drain` looks at the one before it."""
@@ -163,6 +162,7 @@ class Runner:
             if self._draining:
                 raise Drained
             self.current = ("plan", number)
+        self.clocks.begin()
         self.bad = SetAside()
 
     @step
@@ -179,7 +179,7 @@ class Runner:
     @step
     def compute(self, batch: Batch, rows: DataFrame) -> Routed:
         """2. Decode, a row-wise transform and an operator are in `rows`; any other transform sees the good rows."""
-        if self._plan.operator is not None:
+        if self._plan.is_materialised:
             rows = self._materialised = rows.persist()
         return Routed(rows, self._transformed(batch, wanted(rows)))
 
@@ -190,7 +190,9 @@ class Runner:
         self.consumed, self.kept = taken.rows, (staging.seen or taken).kept
         self.bad.seen(taken, routed.taken)
         if self._open is not None:
-            self.told = self._open.told(batch.number, notes_among(taken, routed.taken))
+            self._arrived = taken.inputs
+            latest = self.clocks.after(taken.inputs)
+            self.told = self._open.told(batch.number, notes_among(taken, routed.taken), latest)
         if staging.seen is not None:
             self.bad.seen(staging.seen, staging.fitted)
         self._fail_if_asked()
@@ -215,12 +217,12 @@ class Runner:
         """6. Dead letters, with ids derived from where the rows came from."""
         if self._policy == "dlq" or self._counted("dlq"):
             kept = (bad for bad in self.bad if self._fate(bad.stage) == "dlq")
-            self._store.divert(letters(self._spec.name, batch.number, self._source, kept))
+            self._store.divert(letters(self._spec.name, batch.number, self._sources, kept))
 
     @step
     def release(self, batch: Batch) -> None:
         """7. The source may forget what is now durable in every target."""
-        self._source.release(batch.number)
+        self._sources.release(batch.number)
 
     @step
     def commit(self, batch: Batch) -> None:
@@ -233,8 +235,7 @@ class Runner:
         self.tally.dropped.update(self._counted("drop"))
         if self.told is not None:
             self.tally.late.update(self.told.late)
-        if self.consumed:
-            self.last_rows = time.monotonic()
+            self.clocks.commit(self._arrived)
 
     def _forget(self) -> None:
         """The rows of the batch are no longer needed."""
@@ -253,7 +254,7 @@ class Runner:
             dropped=self._counted("drop"),
             seconds=dict(self.watch.latest),
             windows=self.told,
-            watermark=self.watermark,
+            operator="join" if self._spec.transform.join else "window" if self._open else None,
         )
 
     def run_in(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
@@ -262,11 +263,6 @@ class Runner:
         self._query = start()
         self._started.set()
         return self._query
-
-    @property
-    def quiet_seconds(self) -> float:
-        """How long there was nothing to do."""
-        return 0 if self.busy else time.monotonic() - self.last_rows
 
     def drain(self) -> None:
         """Finish the batch in progress, commit it, and begin no other; then end the query.
@@ -298,7 +294,7 @@ class Runner:
                 raise
             # A transform over a whole batch failed on a row, and does not say on which.
             good, errors = without_culprits(
-                wanted(routed.taken), lambda rows: self._transformed(batch, rows), self._source.origin
+                wanted(routed.taken), lambda rows: self._transformed(batch, rows), self._plan.origin
             )
             if not errors:
                 raise
@@ -314,10 +310,11 @@ class Runner:
         if not (stopping := self._counted("fail")):
             return
         first = min((bad for bad in self.bad if bad.stage in stopping), key=lambda bad: bad.position)
+        source = self._sources.named(first.source)
         raise BadRowError(
             stage=first.stage,
-            position=self._source.place(first.position, first.payload) if first.position else "",
-            reason=first.message or self._source.reason(first.payload),
+            position=source.place(first.position, first.payload) if source and first.position else "",
+            reason=first.message or (source.reason(first.payload) if source else ""),
             others=sum(stopping.values()) - 1,
         )
 
@@ -335,4 +332,4 @@ class Runner:
         assert self._query is not None
         if self._open is not None:
             self.watermark = current(self._query)
-        return seen_by(self._query, stateful=self._open is not None)
+        return seen_by(self._query, len(self._plan.ticks))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.state.dead_letters import DeadLetter
 from ematix_flow.streams.envelope import ERROR, IS_BAD, BadRow
 from ematix_flow.streams.observed import Seen
-from ematix_flow.streams.sources.base import StreamSource
+from ematix_flow.streams.sources.several import Sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,45 +79,58 @@ class SetAside:
         return (BadRow.read(error) for place in self._places for error in place)
 
 
-def letters(pipeline: str, batch: int, source: StreamSource, bad_rows: Iterable[BadRow]) -> Iterator[DeadLetter]:
+def letters(pipeline: str, batch: int, sources: Sources, bad_rows: Iterable[BadRow]) -> Iterator[DeadLetter]:
     """Each with a position of its own, the same whenever the batch is repeated."""
-    for bad, position in _positions(source, batch, bad_rows):
+    for bad, position in _positions(sources, batch, bad_rows):
+        source = sources.named(bad.source)
+        arrived = source.arrived(bad.position) if source and bad.position else None
         yield DeadLetter(
             pipeline=pipeline,
             stage=bad.stage,
             error_code=bad.code,
-            error=bad.message or source.reason(bad.payload),
-            source=bad.source or source.origin.source,
+            error=bad.message or (source.reason(bad.payload) if source else ""),
+            source=bad.source or sources.name,
             position=position,
-            event_ts=bad.event_ts or (source.arrived(bad.position) if bad.position else None),
-            payload_format=source.payload_format,
+            event_ts=bad.event_ts or arrived,
+            payload_format=source.payload_format if source else "json",
             payload=bad.payload,
             failed_at=datetime.now(UTC),
         )
 
 
-def _positions(source: StreamSource, batch: int, bad_rows: Iterable[BadRow]) -> Iterator[tuple[BadRow, str]]:
+def _positions(sources: Sources, batch: int, bad_rows: Iterable[BadRow]) -> Iterator[tuple[BadRow, str]]:
     """Where the source knows only the block of the file that a row lies in, rows are looked up in the file. What is not
     found there is told apart by its content, and equal rows are numbered."""
     equal: Counter[str] = Counter()
     rows = iter(bad_rows)
     while some := list(islice(rows, _LOOKED_UP_AT_ONCE)):
-        if source.exact_positions:
-            yield from ((bad, bad.position) for bad in some)
-            continue
-        wanted: dict[str, set[bytes]] = {}
+        wanted: dict[tuple[str, str], set[bytes]] = {}
         for bad in some:
-            wanted.setdefault(_file(bad), set()).add(bad.payload)
-        lines = {file: source.lines(file, payloads) for file, payloads in wanted.items() if file}
+            if not _is_exact(sources, bad):
+                wanted.setdefault((bad.source, _file(bad)), set()).add(bad.payload)
+        lines = {
+            (name, file): source.lines(file, payloads)
+            for (name, file), payloads in wanted.items()
+            if file and (source := sources.named(name))
+        }
         for bad in some:
+            if _is_exact(sources, bad):
+                yield bad, bad.position
+                continue
             digest = hashlib.sha256(bad.payload or (bad.message or "").encode()).hexdigest()[:12]
             name = f"{_file(bad) or f'batch {batch}'}#{digest}"
-            found = lines.get(_file(bad), {}).get(bad.payload, [])
+            found = lines.get((bad.source, _file(bad)), {}).get(bad.payload, [])
             before, equal[name] = equal[name], equal[name] + 1
             if before < len(found):
                 yield bad, f"{_file(bad)}#{found[before]}"
             else:
                 yield bad, f"{name}.{before}" if before else name
+
+
+def _is_exact(sources: Sources, bad: BadRow) -> bool:
+    """A row that is not of one row of a source has no position."""
+    source = sources.named(bad.source)
+    return bool(bad.position) and source is not None and source.exact_positions
 
 
 def _file(bad: BadRow) -> str:

@@ -5,15 +5,22 @@ Rows that are bad already pass beside it in a group of their own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import EVENT_TIME
 from ematix_flow.state.kernel import GONE, TIME, Operator
-from ematix_flow.streams.envelope import ERROR, IS_BAD, IS_GOOD, PAYLOAD, POSITION, Origin, as_timestamp
+from ematix_flow.streams.envelope import ERROR, IS_BAD, IS_GOOD, Origin, as_timestamp
+from ematix_flow.streams.observed import timed
 from ematix_flow.streams.packing import (
     BAD,
     BLOCK,
     BUCKET,
+    CARRIED,
+    CLOCK,
+    HORIZON,
     NOTE,
     PIECE,
     REASON,
@@ -27,62 +34,128 @@ from ematix_flow.streams.tagging import KEEP
 from ematix_flow.streams.watermark import moved_by, never_late
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _UNKNOWN = Origin("")
+_PACKED = f"{BLOCK} long, {BUCKET} int, {PIECE} long, {TABLE} binary, {CLOCK} timestamp"
 
 
-def stateful(
-    rows: DataFrame, operator: Operator, origin: Origin = _UNKNOWN, ticks: DataFrame | None = None
-) -> DataFrame:
+@dataclass(frozen=True)
+class Input:
+    """The rows of one source, or of one branch of the transform, that come to an operator."""
+
+    rows: DataFrame
+    """Bad ones are tagged."""
+    event_time: str
+    columns: Mapping[str, Column]
+    """What the kernel gets of each row, besides `TIME`."""
+    keys: Sequence[Column]
+    """Rows for which these are equal meet in one group."""
+    origin: Origin = _UNKNOWN
+    ticks: DataFrame | None = None
+
+
+def input_of(rows: DataFrame, operator: Operator, origin: Origin = _UNKNOWN, ticks: DataFrame | None = None) -> Input:
+    """For an operator whose keys and inputs are columns of the rows. Keys that are equal are written alike."""
+    from pyspark.sql import functions as F
+
+    columns = {name: F.col(f"`{name}`") for name in (*operator.keys, *operator.inputs)}
+    columns |= {name: alike(columns[name], rows.schema[name].dataType) for name in operator.keys}
+    keys = [columns[name] for name in operator.keys]
+    return Input(rows, operator.event_time, columns, keys, origin, ticks)
+
+
+def stateful(inputs: Sequence[Input], operator: Operator, origin: Origin = _UNKNOWN) -> DataFrame:
     """What the operator emits, with `ERROR` for late rows that are kept and for those that were bad before, and rows
-    that only have a `NOTE`, which are not to be kept.
+    that only have a `NOTE`, which are not to be kept. Late rows of any input carry what `origin` says of them.
 
     Every action on the result runs the kernel: materialise it once per batch, all partitions of it.
     """
-    import pyarrow as pa
-    from pyspark.sql import functions as F
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    timed = _timed(rows, operator, origin)
-    given = timed.select(*_given(timed, operator))
-    grouped = timed.select(_bucket(timed, operator), ERROR, *_given(timed, operator))
-    if ticks is not None:
-        bucket = F.lit(TICK).cast("int").alias(BUCKET)
-        # They are left out by `packing`; a filter here would be moved to where the watermark does not see them.
-        grouped = grouped.unionByName(ticks.select(bucket, TIME), allowMissingColumns=True)
-    moving = moved_by(grouped, TIME, operator.lateness_ms)
-    packed = moving.mapInArrow(packing(operator), f"{BLOCK} long, {BUCKET} int, {PIECE} long, {TABLE} binary")
-    schema = to_arrow_schema(given.schema, timezone="UTC")
-    if operator.prepared is not None:
-        schema = (
-            operator.prepared(schema.append(pa.field(BUCKET, pa.int32())).empty_table(), BUCKET)
-            .drop_columns([BUCKET])
-            .schema
-        )
+    given = [_given(each, operator) for each in inputs]
+    packed = [
+        _packed(each, rows, operator, number) for number, (each, rows) in enumerate(zip(inputs, given, strict=True))
+    ]
     stepped = (
-        never_late(packed)
+        never_late(reduce(lambda some, more: some.unionByName(more), packed))
         .groupBy(BLOCK, BUCKET)
         .applyInPandasWithState(
-            stepping(operator, schema),
+            stepping(operator, _stepped_schema(given, operator)),
             outputStructType=f"{TABLE} binary",
             stateStructType="state binary",
             outputMode="append",
             timeoutConf="EventTimeTimeout",
         )
     )
-    return _results(stepped, given.schema, operator, origin)
+    return _results(stepped, given[0].schema, operator, origin)
 
 
-def _given(timed: DataFrame, operator: Operator) -> list[Column]:
-    """What a kernel gets of each row."""
+def alike(value: Column, kind: DataType) -> Column:
+    """-0.0 is 0.0, and there is one NaN."""
     from pyspark.sql import functions as F
 
-    names = [*operator.keys, *operator.inputs, TIME]
-    if operator.late == "dlq":
-        names += [name for name in (POSITION, PAYLOAD) if name in timed.columns]
-    return [F.col(f"`{name}`") for name in dict.fromkeys(names)]
+    if kind.typeName() not in {"float", "double"}:
+        return value
+    return F.when(value == 0, F.lit(0.0)).when(F.isnan(value), F.lit(float("nan"))).otherwise(value).cast(kind)
+
+
+def _given(each: Input, operator: Operator) -> DataFrame:
+    """Rows that are bad or wanted, in groups, with what a kernel gets of each. With a horizon, also those that bring
+    nothing else."""
+    from pyspark.sql import functions as F
+
+    rows = _timed(each, operator)
+    columns = [column.alias(name) for name, column in each.columns.items()]
+    carried = [name for name in CARRIED if name in rows.columns] if operator.late == "dlq" else []
+    bucket = F.pmod(F.xxhash64(*each.keys), F.lit(operator.buckets)) if each.keys else F.lit(0)
+    bucket = F.when(F.expr(IS_GOOD), bucket).otherwise(BAD)
+    if HORIZON in rows.columns:
+        bucket, carried = F.when(F.col(KEEP), bucket).otherwise(TICK), [*carried, HORIZON]
+    return rows.select(bucket.cast("int").alias(BUCKET), ERROR, *columns, TIME, *carried)
+
+
+def _timed(each: Input, operator: Operator) -> DataFrame:
+    """With the event time of good rows; one that has none is bad."""
+    from pyspark.sql import functions as F
+
+    rows = each.rows
+    if KEEP in rows.columns and HORIZON not in rows.columns:
+        rows = rows.where(f"{IS_BAD} OR {KEEP}")
+    given = F.col(f"`{each.event_time}`")
+    time = as_timestamp(given, rows.select(given).schema[0].dataType)
+    rows = rows.withColumn(TIME, F.when(F.expr(IS_GOOD), time))
+    message = F.lit(f"column {operator.shown_event_time}: there is no event time")
+    without = each.origin.error(rows, "event_time", F.lit("no-event-time"), message)
+    is_row = F.col(KEEP) if HORIZON in rows.columns else F.lit(True)
+    return rows.withColumn(ERROR, F.coalesce(ERROR, F.when(is_row & F.col(TIME).isNull(), without)))
+
+
+def _packed(each: Input, rows: DataFrame, operator: Operator, number: int) -> DataFrame:
+    """In tables, few of them, each with the latest event time in it: so the watermark looks at few rows, too."""
+    from pyspark.sql import functions as F
+
+    packed = rows.mapInArrow(packing(operator), _PACKED)
+    if each.ticks is not None:
+        nothing = F.lit(None).cast("binary").alias(TABLE)
+        place = [F.lit(0).cast("long").alias(name) for name in (BLOCK, PIECE)]
+        bucket, clock = F.lit(TICK).cast("int").alias(BUCKET), F.col(TIME).alias(CLOCK)
+        # They are left out by `stepping`; a filter here would be moved to where the watermark does not see them.
+        packed = packed.unionByName(each.ticks.select(*place, bucket, nothing, clock))
+    return moved_by(timed(packed, CLOCK, number), CLOCK, operator.lateness_ms).drop(CLOCK)
+
+
+def _stepped_schema(given: Sequence[DataFrame], operator: Operator) -> pa.Schema:
+    """Of the rows as the kernel gets them: a row has nothing in the columns that only other inputs have."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schemas = [to_arrow_schema(rows.drop(ERROR, HORIZON).schema, timezone="UTC") for rows in given]
+    # A constant is never NULL, which is nothing that a state depends on.
+    schema = pa.schema([field.with_nullable(True) for field in pa.unify_schemas(schemas, promote_options="default")])
+    if operator.prepared is not None:
+        schema = operator.prepared(schema.empty_table(), BUCKET).schema
+    return schema.remove(schema.get_field_index(BUCKET))
 
 
 def _results(stepped: DataFrame, given: StructType, operator: Operator, origin: Origin) -> DataFrame:
@@ -93,7 +166,7 @@ def _results(stepped: DataFrame, given: StructType, operator: Operator, origin: 
 
     output = from_arrow_schema(operator.output, prefer_timestamp_ntz=True)
     gone = [StructField(GONE, BooleanType())] if operator.withdraws else []
-    carried = [StructField(f.name, f.dataType) for f in given.fields if f.name in {POSITION, PAYLOAD, TIME}]
+    carried = [StructField(f.name, f.dataType) for f in given.fields if f.name in {*CARRIED, TIME}]
     told = [StructField(name, StringType()) for name in (REASON, ERROR, NOTE)]
     schema = StructType([*output.fields, *gone, *carried, *told])
     rows = stepped.mapInArrow(unpacking(to_arrow_schema(schema, timezone="UTC")), schema)
@@ -102,44 +175,18 @@ def _results(stepped: DataFrame, given: StructType, operator: Operator, origin: 
     return rows.select(
         *[F.col(f"`{name}`") for name in output.names],
         *[field.name for field in gone],
-        *([F.col(f"`{operator.time_column}`").alias(EVENT_TIME)] if operator.time_column else []),
+        *_event_time_of(operator),
         F.coalesce(ERROR, late).alias(ERROR),
         F.col(NOTE).isNull().alias(KEEP),
         NOTE,
     )
 
 
-def _timed(rows: DataFrame, operator: Operator, origin: Origin) -> DataFrame:
-    """Rows that are bad or wanted, the good ones with their event time; one that has none is bad. Keys that are equal
-    are written alike."""
+def _event_time_of(operator: Operator) -> list[Column]:
+    """When a result happened, for targets that keep the latest."""
     from pyspark.sql import functions as F
 
-    if KEEP in rows.columns:
-        rows = rows.where(f"{IS_BAD} OR {KEEP}")
-    given = F.col(f"`{operator.event_time}`")
-    time = as_timestamp(given, rows.select(given).schema[0].dataType)
-    rows = rows.withColumn(TIME, F.when(F.expr(IS_GOOD), time))
-    message = F.lit(f"column {operator.shown_event_time}: there is no event time")
-    without = origin.error(rows, "event_time", F.lit("no-event-time"), message)
-    rows = rows.withColumn(ERROR, F.coalesce(ERROR, F.when(F.col(TIME).isNull(), without)))
-    return rows.withColumns({name: _alike(rows, name) for name in operator.keys if _is_float(rows, name)})
-
-
-def _is_float(rows: DataFrame, name: str) -> bool:
-    return rows.schema[name].dataType.typeName() in {"float", "double"}
-
-
-def _alike(rows: DataFrame, name: str) -> Column:
-    """-0.0 is 0.0, and there is one NaN."""
-    from pyspark.sql import functions as F
-
-    kind, value = rows.schema[name].dataType, F.col(f"`{name}`")
-    return F.when(value == 0, F.lit(0.0)).when(F.isnan(value), F.lit(float("nan"))).otherwise(value).cast(kind)
-
-
-def _bucket(rows: DataFrame, operator: Operator) -> Column:
-    from pyspark.sql import functions as F
-
-    keys = [F.col(f"`{name}`") for name in operator.keys]
-    bucket = F.pmod(F.xxhash64(*keys), F.lit(operator.buckets)) if keys else F.lit(0)
-    return F.when(F.expr(IS_GOOD), bucket).otherwise(BAD).cast("int").alias(BUCKET)
+    if operator.time_column is None:
+        return []
+    column = EVENT_TIME if operator.time_column == TIME else f"`{operator.time_column}`"
+    return [F.col(column).alias(EVENT_TIME)]

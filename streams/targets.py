@@ -19,10 +19,10 @@ from ematix_flow.streams.envelope import (
     IS_BAD,
     IS_GOOD,
     OURS,
-    PAYLOAD,
     POSITION,
     Origin,
     as_json_bytes,
+    with_itself_as_payload,
 )
 from ematix_flow.streams.fitting import fitted
 from ematix_flow.streams.observed import Passing, Seen
@@ -181,8 +181,8 @@ class Targets:
         rows, origin = staging.numbered.dropDuplicates([ROW]).join(F.broadcast(reasons), ROW), self._origin
         if POSITION not in rows.columns:
             # Such a row is not of one row of the source, so that it itself is what can be kept.
-            own = [F.col(f"`{name}`") for name in rows.columns if name != "reason" and not name.startswith(OURS)]
-            rows, origin = rows.withColumn(PAYLOAD, F.struct(*own)), Origin(origin.source, as_json_bytes)
+            own = [name for name in rows.columns if name != "reason" and not name.startswith(OURS)]
+            rows, origin = with_itself_as_payload(rows, own), Origin(origin.source, as_json_bytes)
         error = origin.error(rows, "write", F.lit("target-refused"), F.col("reason"))
         return [row[0] for row in rows.select(error).collect()]
 

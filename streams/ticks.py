@@ -7,10 +7,12 @@ they are kept wherever the checkpoint is.
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ematix_flow.state import durable
-from ematix_flow.state.kernel import TIME
+from ematix_flow.state.kernel import TIME, Operator
 from ematix_flow.state.store import Store
 
 if TYPE_CHECKING:
@@ -33,9 +35,27 @@ class Ticks:
         ticks = session.readStream.schema("micros long").option("cleanSource", "delete").json(str(self._folder))
         return ticks.select(F.timestamp_micros("micros").alias(TIME))
 
-    def move(self, watermark: int) -> None:
-        """Let the next batch move the watermark to this, in microseconds since 1970."""
-        micros = watermark + self._lateness_us
-        name = f"{'n' if micros < 0 else 'p'}{abs(micros)}.json"
-        if not (self._folder / name).exists():
-            durable.write(self._folder / name, json.dumps({"micros": micros}))
+    def move(self, watermark: int, latest: int | None) -> bool:
+        """Let the next batch move the watermark of the source to this, in microseconds since 1970. False if it is there
+        already, given the latest time that came from the source."""
+        return self.reach(watermark + self._lateness_us, latest)
+
+    def reach(self, time: int, latest: int | None) -> bool:
+        """As a row of this time would."""
+        if latest is not None and time <= latest:
+            return False
+        self._write(f"{'n' if time < 0 else 'p'}{abs(time)}", time)
+        return True
+
+    def repeat(self, time: int) -> None:
+        """As a row that came before."""
+        self._write(f"again-{uuid.uuid4().hex}", time)
+
+    def _write(self, name: str, time: int) -> None:
+        file = self._folder / f"{name}.json"
+        if not file.exists():
+            durable.write(file, json.dumps({"micros": time}))
+
+
+def ticks_of(inputs: Sequence[object], operator: Operator, store: Store) -> tuple[Ticks, ...]:
+    return tuple(Ticks(store, number, operator.lateness_ms) for number in range(len(inputs)))

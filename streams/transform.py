@@ -22,7 +22,7 @@ from ematix_flow.streams.tagging import KEEP, attempt, may_go_on, tagged
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SOURCE = "source"
+STREAM = "source"
 
 # Spark resolves the name `source` while the plan is built; two pipelines of one process must not do that at once.
 _naming = threading.Lock()
@@ -58,11 +58,12 @@ class SqlTransform:
         text = self.sql.rstrip().rstrip(";")
         if self.dialect != "spark":
             text = str(parsed(self.sql, self.dialect).sql(dialect="spark"))
-        plan = catalyst.inlined(catalyst.analyzed(_selected(text, rows, lookups)))
+        plan = catalyst.inlined(catalyst.analyzed(selected(text, {STREAM: rows, **lookups})))
         steps, bottom = _outer_steps(plan)
         carries_errors = sum(attribute.name() == ERROR for attribute in catalyst.items(bottom.output())) == 1
         if not steps or not carries_errors:
-            return Transformed(_selected(text, self._shown(rows, text), lookups), tagged=False, row_wise=False)
+            shown = selected(text, {STREAM: self._shown(rows, text), **lookups})
+            return Transformed(shown, tagged=False, row_wise=False)
         result = catalyst.frame(bottom, rows.sparkSession)
         for step in reversed(steps):
             result = self._rebuilt(result, step, hidden=self._starred(plan, text, rows) if step is steps[0] else set())
@@ -136,17 +137,20 @@ def parsed(sql: str, dialect: str) -> Any:
     return trees[0]
 
 
-def _selected(text: str, rows: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
-    session = rows.sparkSession
-    tables = {SOURCE: rows, **lookups}
+def selected(text: str, tables: Mapping[str, DataFrame]) -> DataFrame:
+    session = next(iter(tables.values())).sparkSession
     with _naming:
         for name, table in tables.items():
-            table.createOrReplaceTempView(name)
+            table.createOrReplaceTempView(_quoted(name))
         try:
             return session.sql(text)
         finally:
             for name in tables:
                 session.catalog.dropTempView(name)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _outer_steps(plan: Plan) -> tuple[list[Plan], Plan]:

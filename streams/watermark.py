@@ -61,8 +61,14 @@ def current(query: StreamingQuery) -> int:
 
 def last_planned(checkpoint: Path) -> int:
     """That of the last batch that was planned."""
-    plans = [file for file in (checkpoint / "offsets").glob("[0-9]*") if file.name.isdecimal()]
-    if not plans:
+    plans = [int(file.name) for file in (checkpoint / "offsets").glob("[0-9]*") if file.name.isdecimal()]
+    return planned(checkpoint, max(plans)) if plans else NO_WATERMARK
+
+
+def planned(checkpoint: Path, batch: int) -> int:
+    """That of a batch, which Spark knows as long as it could be repeated; none before the first batch."""
+    file = checkpoint / "offsets" / str(batch)
+    if not file.exists():
         return NO_WATERMARK
-    _, facts, *_ = max(plans, key=lambda file: int(file.name)).read_text(encoding="utf-8").splitlines()
+    _, facts, *_ = file.read_text(encoding="utf-8").splitlines()
     return from_spark(json.loads(facts)["batchWatermarkMs"])

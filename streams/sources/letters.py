@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 # Names of ours, because the payload's columns stand beside them.
-_ID, _BYTES, _POSITION, _ARRIVED, _FOLDERS = (
-    "_flow_letter", "_flow_bytes", "_flow_where", "_flow_arrived", "_flow_folders",
+_ID, _OF, _BYTES, _POSITION, _ARRIVED, _FOLDERS = (
+    "_flow_letter", "_flow_of", "_flow_bytes", "_flow_where", "_flow_arrived", "_flow_folders",
 )  # fmt: skip
-_SPOOL = f"{_ID} string, {_BYTES} binary, {_POSITION} string, {_ARRIVED} timestamp, {_FOLDERS} map<string, string>"
+_SPOOL = (
+    f"{_ID} string, {_OF} string, {_BYTES} binary, {_POSITION} string, {_ARRIVED} timestamp, "
+    f"{_FOLDERS} map<string, string>"
+)
 _PARSED, _CORRUPT = "_flow_parsed", "_flow_corrupt"
 
 _LETTERS_AT_ONCE = 1000
@@ -46,8 +49,8 @@ def open_letters(spec: PipelineSpec, index: int, store: Store, session: SparkSes
 
 
 class LettersSource:
-    """Takes the place of the source that the letters once came from. The position of a row is the id of its letter, so
-    that a row that fails again is known as the letter that it was."""
+    """Takes the place of the source that letters once came from, and reads those of its own. The position of a row is
+    the id of its letter, so that a row that fails again is known as the letter that it was."""
 
     replayable: ClassVar[bool] = True
     exact_positions = True
@@ -62,6 +65,7 @@ class LettersSource:
         from pyspark.sql import functions as F
 
         spooled = session.readStream.schema(_SPOOL).option("maxFileAge", "36500d").parquet(str(self._inbox))
+        spooled = spooled.where(F.col(_OF) == self.origin.source)
         fields, folders = self.payload_schema.fields, self._folders()
         in_payload = [field for field in fields if field.name not in folders]
         is_csv = self.payload_format == "csv"
@@ -113,8 +117,8 @@ def spool(letters: Iterator[DeadLetter], file: Path) -> None:
     from pyarrow.parquet import ParquetWriter
 
     time = pa.timestamp("us", "UTC")
-    kinds = (pa.string(), pa.binary(), pa.string(), time, pa.map_(pa.string(), pa.string()))
-    schema = pa.schema(list(zip((_ID, _BYTES, _POSITION, _ARRIVED, _FOLDERS), kinds, strict=True)))
+    kinds = (pa.string(), pa.string(), pa.binary(), pa.string(), time, pa.map_(pa.string(), pa.string()))
+    schema = pa.schema(list(zip((_ID, _OF, _BYTES, _POSITION, _ARRIVED, _FOLDERS), kinds, strict=True)))
     draft = file.with_name(f".{file.stem}.draft")
     with ParquetWriter(draft, schema) as writer:
         while some := list(islice(letters, _LETTERS_AT_ONCE)):
@@ -128,7 +132,14 @@ def _batch(letters: list[DeadLetter], schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
     rows = [
-        (letter.id, letter.payload, letter.position, letter.event_ts, list(_folders_of(letter.position).items()))
+        (
+            letter.id,
+            letter.source,
+            letter.payload,
+            letter.position,
+            letter.event_ts,
+            list(_folders_of(letter.position).items()),
+        )
         for letter in letters
     ]
     return pa.record_batch([list(column) for column in zip(*rows, strict=True)], schema=schema)

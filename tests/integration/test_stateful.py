@@ -20,7 +20,7 @@ from ematix_flow.specs import SparkSettings
 from ematix_flow.state.kernel import TIME, Operator, Step
 from ematix_flow.streams.envelope import ERROR, PAYLOAD, POSITION, BadRow, Origin
 from ematix_flow.streams.session import session_for
-from ematix_flow.streams.stateful import stateful
+from ematix_flow.streams.stateful import input_of, stateful
 from ematix_flow.streams.tagging import KEEP
 from tests.counting import Counting, counting
 
@@ -89,7 +89,8 @@ class Feed:
             self.bad[number] = [BadRow.read(row[ERROR]) for row in found if row[ERROR] is not None]
             cached.unpersist()
 
-        writer = stateful(rows, operator, Origin("shops")).writeStream.foreachBatch(take).trigger(availableNow=True)
+        given = input_of(rows, operator, Origin("shops"))
+        writer = stateful([given], operator, given.origin).writeStream.foreachBatch(take).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(self.folder / checkpoint)).start()
         query.awaitTermination()
         return query.recentProgress
@@ -166,7 +167,9 @@ def test_every_type_survives_and_panes_do_not_meet(spark: SparkSession, tmp_path
     )
     rows = rows.parquet(str(tmp_path / "inbox")).withColumn(ERROR, F.lit(None).cast("string"))
     writer = (
-        stateful(rows, operator).where(KEEP).writeStream.foreachBatch(lambda batch, _: found.append(batch.toArrow()))
+        stateful([input_of(rows, operator)], operator)
+        .where(KEEP)
+        .writeStream.foreachBatch(lambda batch, _: found.append(batch.toArrow()))
     )
     writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
         availableNow=True

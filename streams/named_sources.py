@@ -1,0 +1,103 @@
+"""SQL over several sources by their names.
+
+A UNION ALL with one SELECT per source is taken apart: each SELECT goes to its source, row by row. Anything else, such
+as a join of the rows of a batch, gets a table per source and is applied to each batch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.streams.branches import Branch, of_one_type
+from ematix_flow.streams.envelope import EVENT_TS, SOURCE
+from ematix_flow.streams.transform import STREAM, BadSql, parsed, selected
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def is_over_names(sql: str, names: Sequence[str]) -> bool:
+    return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql, re.IGNORECASE) for name in names)
+
+
+def one_select_each(sql: str, dialect: str, names: Sequence[str]) -> list[str] | None:
+    """The SELECT of each source, over the table `source`; None if there is not exactly one for each."""
+    from sqlglot import exp
+
+    try:
+        tree = parsed(sql, dialect)
+    except BadSql:
+        if dialect == "spark":
+            return None  # Spark may understand it
+        raise
+    found: dict[str, str] = {}
+    for part in _parts(tree):
+        tables = list(part.find_all(exp.Table))
+        if len(tables) != 1 or part.find(exp.With):
+            return None
+        name = next((name for name in names if name.lower() == tables[0].name.lower()), None)
+        if name is None or name in found:
+            return None
+        if not tables[0].alias:
+            tables[0].set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
+        tables[0].set("this", exp.to_identifier(STREAM))
+        found[name] = part.sql(dialect="spark")
+    return [found[name] for name in names] if len(found) == len(names) else None
+
+
+def _parts(tree: Any) -> Iterator[Any]:
+    from sqlglot import exp
+
+    if type(tree) is exp.Union and not tree.args.get("distinct") and not tree.args.get("order"):
+        yield from _parts(tree.left)
+        yield from _parts(tree.right)
+    else:
+        yield tree
+
+
+def under_each_other(branches: Sequence[Branch]) -> list[Branch]:
+    """Columns of UNION ALL belong together by their places; their names are those of the first SELECT."""
+    names = branches[0].visible
+    for branch in branches:
+        if len(branch.visible) != len(names):
+            counts = " and ".join(f"{len(each.visible)} from {each.origin.source}" for each in (branches[0], branch))
+            raise BadSql(f"the SELECTs of UNION ALL give {counts} columns", next_step="give each the same columns")
+    renamed = [_renamed(branch, dict(zip(branch.visible, names, strict=True))) for branch in branches]
+    return of_one_type(renamed)
+
+
+def side_by_side(branches: Sequence[Branch]) -> list[Branch]:
+    """Each with names of its own for its columns, so that two sources may have one of the same name."""
+    return [
+        _renamed(branch, {name: f"s{place}_{name}" for name in branch.rows.columns if name not in branch.ours})
+        for place, branch in enumerate(branches)
+    ]
+
+
+def tables(branches: Sequence[Branch], rows: DataFrame) -> dict[str, DataFrame]:
+    """The rows of each source, from those that `side_by_side` made and that were then put together."""
+    from pyspark.sql import functions as F
+
+    found = {}
+    for place, branch in enumerate(branches):
+        own = [name for name in branch.rows.columns if name in branch.visible or name == EVENT_TS]
+        columns = [F.col(f"`s{place}_{name}`").alias(name) for name in own]
+        found[branch.origin.source] = rows.where(F.col(SOURCE) == branch.origin.source).select(*columns)
+    return found
+
+
+def over_tables(sql: str, dialect: str, named: Mapping[str, DataFrame]) -> DataFrame:
+    text = sql.rstrip().rstrip(";") if dialect == "spark" else str(parsed(sql, dialect).sql(dialect="spark"))
+    return selected(text, named)
+
+
+def _renamed(branch: Branch, names: Mapping[str, str]) -> Branch:
+    from pyspark.sql import functions as F
+
+    columns = [F.col(f"`{name}`").alias(names.get(name, name)) for name in branch.rows.columns]
+    return replace(
+        branch, rows=branch.rows.select(*columns), visible=tuple(names.get(name, name) for name in branch.visible)
+    )

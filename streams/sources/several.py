@@ -1,0 +1,35 @@
+"""The sources of a pipeline together: which one a bad row came from is told by the name that it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ematix_flow.streams.sources.base import StreamSource
+
+
+class Sources(Sequence[StreamSource]):
+    def __init__(self, opened: Sequence[StreamSource]) -> None:
+        self._opened = tuple(opened)
+        self._by_name = {source.origin.source: source for source in self._opened}
+
+    def __getitem__(self, place: int) -> StreamSource:  # type: ignore[override]
+        return self._opened[place]
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def __iter__(self) -> Iterator[StreamSource]:
+        return iter(self._opened)
+
+    @property
+    def name(self) -> str:
+        """Of all of them."""
+        return ", ".join(self._by_name)
+
+    def named(self, name: str) -> StreamSource | None:
+        """None for a row that is not of one source alone."""
+        return self._opened[0] if len(self) == 1 else self._by_name.get(name)
+
+    def release(self, batch: int) -> None:
+        for source in self._opened:
+            source.release(batch)
