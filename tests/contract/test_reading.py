@@ -75,6 +75,24 @@ def test_a_batch_is_what_was_planned_whatever_comes_meanwhile(origin: Base) -> N
     assert again.latestOffset(start, ReadMaxRows(9)) == start
 
 
+def test_texts_are_followed_whatever_is_in_them(origin: Base) -> None:
+    """Also through a query in the words of the database, with quotes of its own."""
+    origin.run("CREATE TABLE words (id int, n varchar(20))")
+    for number, word in enumerate(["a", "it's", 'q"q', "back\\slash", "z"]):
+        origin.fill("words", [number, word])
+    text = '"x"' if origin.name == "mysql" else "'x'"
+    query = f"SELECT id, n, {text} AS x FROM words"
+    looked = DatabaseSource.look(Source(origin.connection, query), origin.connection, "orders")
+    reader = Incremental(
+        Reading(looked.database, looked.relation, "", tuple(looked.columns), "run", incremental="n", keys=("id",))
+    )
+    start, read = reader.initialOffset(), Counter[int]()
+    while (end := reader.latestOffset(start, ReadMaxRows(1))) != start:
+        read += ids(reader, start, end)
+        start = end
+    assert read == Counter(range(5))
+
+
 def test_a_server_that_is_away_is_told_as_such(tmp_path: Path) -> None:
     gone = PostgresConnection(url="postgresql://127.0.0.1:1/nothing")
     with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1:1/nothing cannot be read now"):

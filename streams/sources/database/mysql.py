@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _ROWS_AT_ONCE = 10_000
+# Quotes stay what they are to whoever wrote the query.
+_SETTINGS = ("time_zone = '+00:00'",)
 _BINARY = 63  # the number of the character set that stands for bytes
 _UNSIGNED = 32
 _WHOLE = {1: "tinyint", 2: "smallint", 3: "int", 9: "int", 8: "bigint", 13: "int"}
@@ -32,6 +34,9 @@ class MySQL(Database):
         self._address = understood(connection, whose)
         super().__init__(str(self._address), whose)
 
+    def quoted(self, name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
     def named(self, table: str) -> str:
         parts = table.split(".")
         # The session of a target is in another database.
@@ -39,13 +44,13 @@ class MySQL(Database):
             parts.insert(0, self._address.database)
         return ".".join(map(self.quoted, parts))
 
-    def connected(self) -> Any:
-        return connected(self._address)
+    def connected(self, **options: Any) -> Any:
+        return connected(self._address, settings=_SETTINGS, **options)
 
     def columns(self, relation: str) -> list[SourceColumn]:
         from pyspark.sql.types import BinaryType, StringType
 
-        with self.in_words(), closing(connected(self._address)) as db, db.cursor() as cursor:
+        with self.in_words(), closing(self.connected()) as db, db.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {relation} LIMIT 0")
             fields = list(cursor._result.fields)  # noqa: SLF001 - `description` leaves out the sign and the charset
         columns = []
@@ -68,7 +73,7 @@ class MySQL(Database):
         return tuple(name for (name,) in found)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with closing(connected(self._address)) as db, db.cursor() as cursor:
+        with closing(self.connected()) as db, db.cursor() as cursor:
             cursor.execute(sql)
             return list(cursor.fetchall())
 
@@ -77,7 +82,7 @@ class MySQL(Database):
         from pymysql.cursors import SSCursor
 
         # Without converters every value is the text that came, and what is binary its bytes.
-        with closing(connected(self._address, conv={}, cursorclass=SSCursor)) as db, db.cursor() as cursor:
+        with closing(self.connected(conv={}, cursorclass=SSCursor)) as db, db.cursor() as cursor:
             cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             cursor.execute(sql)
             while some := cursor.fetchmany(_ROWS_AT_ONCE):
@@ -91,7 +96,8 @@ class MySQL(Database):
         from pymysql.converters import escape_item
 
         if isinstance(value, str):
-            return "'" + value.replace("'", "''") + "'"  # a backslash means nothing in our sessions
+            # Whatever quotes and backslashes mean to this server.
+            return f"CONVERT(0x{value.encode().hex()} USING utf8mb4)" if value else "''"
         return str(value) if isinstance(value, int | Decimal) else str(escape_item(value, "utf8mb4"))
 
     def joined(self, parts: Any) -> str:
