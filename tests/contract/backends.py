@@ -74,6 +74,7 @@ class Files(Backend):
         "truncate_replaces_everything": _FILES_ONLY_ADD,
         "merge_inserts_new_keys_and_updates_what_differs": _FILES_ONLY_ADD,
         "merge_leaves_an_unchanged_row_as_it_was_loaded": _FILES_ONLY_ADD,
+        "merge_changes_chosen_columns_sees_what_is_gone_and_counts": _FILES_ONLY_ADD,
         "last_by_time_then_by_order_wins_within_a_batch": _FILES_ONLY_ADD,
         "a_null_key_is_a_key": _FILES_ONLY_ADD,
         "merge_deletes_a_withdrawn_row": _FILES_ONLY_ADD,
@@ -115,6 +116,7 @@ class DuckDB(Backend):
 
 class SQLite(Backend):
     name = "sqlite"
+    slow = frozenset({"merge_changes_chosen_columns_sees_what_is_gone_and_counts"})
 
     def target(self, table: Any = TABLE, **options: Any) -> Target:
         return Target(connection=SQLiteConnection(path=str(self.folder / "a.sqlite")), table=table, **options)
@@ -139,6 +141,7 @@ class Postgres(Backend):
     slow = frozenset(
         {
             "last_by_time_then_by_order_wins_within_a_batch",
+            "merge_changes_chosen_columns_sees_what_is_gone_and_counts",
             "merge_leaves_an_unchanged_row_as_it_was_loaded",
             "scd2_keeps_every_version_of_a_batch",
             "scd2_replaces_a_version_of_the_same_time_and_repeats_nothing",
@@ -214,6 +217,11 @@ class Delta(Backend):
     name = "delta_local"
     never: ClassVar = {
         "refused_rows_are_found_exactly": _DELTA_HAS_NO_KEYS,
+    }
+    not_yet: ClassVar = {
+        "merge_changes_chosen_columns_sees_what_is_gone_and_counts": (
+            "a merge into Delta takes all columns, keeps what is gone and tells only how many rows it took"
+        ),
     }
     slow = frozenset(
         {
