@@ -164,7 +164,7 @@ def _places_in(root: Path) -> list[str]:
 
 @functools.cache
 def mariadb() -> MySQL:
-    """One for all tests of this process."""
+    """One for all tests of this process. They make and drop databases on it, also one named `main`."""
     given = os.environ.get("EMATIX_TEST_MARIADB_URL")
     return MySQL(given) if given else OwnMariaDB()
 
