@@ -154,9 +154,9 @@ def _run_product(folder: Path) -> dict[str, Any]:
 
 
 def _told(name: str, rows: int, facts: dict[str, Any]) -> None:
-    (began, _), (ended, _) = facts["seen"][0], facts["seen"][-1]
-    speed, memory = f"{2 * rows / (ended - began):,.0f} rows/s", f"{facts['memory_mb']:,.0f} MB"
-    print(f"{rows:,} x {rows:,} rows  {name:20} {speed:>18} {memory:>10}", flush=True)
+    (began, _), (ended, read) = facts["seen"][0], facts["seen"][-1]
+    speed, memory = f"{read / max(ended - began, 0.001):,.0f} rows/s", f"{facts['memory_mb']:,.0f} MB"
+    print(f"{rows:,} x {rows:,} rows  {name:20} {speed:>18} {memory:>10}  {read:,} rows read", flush=True)
 
 
 def _product(folder: Path, work: Path) -> None:

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn, Unpack
 
-from ematix_flow import connections, pipelines, table
+from ematix_flow import connections, jobs, pipelines, table
 from ematix_flow.errors import DeclarationError, NotBuilt, Problem
 from ematix_flow.keywords import Keywords, spec_from_keywords
 from ematix_flow.origins import place, users_line
@@ -16,10 +16,7 @@ from ematix_flow.problems import near, shown
 from ematix_flow.result import RunResult
 from ematix_flow.specs import PipelineSpec
 
-_LATER = (
-    "pipeline", "job", "target", "transform", "transform_ref", "feature_view", "training_set", "workflow",
-    "warehouse_pipeline",
-)  # fmt: skip
+_LATER = ("transform", "transform_ref", "feature_view", "training_set", "workflow", "warehouse_pipeline")
 
 
 class StreamingPipeline:
@@ -40,7 +37,7 @@ class StreamingPipeline:
 
 
 class Ematix:
-    """`@ematix.connection`, `@ematix.table` and `@ematix.streaming_pipeline`."""
+    """`@ematix.connection`, `@ematix.table`, `@ematix.pipeline` and `@ematix.streaming_pipeline`."""
 
     connection = staticmethod(connections.connection)
     table = staticmethod(table.table)
@@ -61,11 +58,24 @@ class Ematix:
 
         return declare
 
+    @staticmethod
+    def pipeline(*given: object, **keywords: Any) -> Callable[[Callable[..., Any]], jobs.BatchPipeline]:
+        """Declare a batch pipeline. The function returns a SELECT, a `Source`, or nothing with `source_table`."""
+        _refuse_positional(given, "@ematix.pipeline(target=..., mode=...)")
+        return lambda function: jobs.declare(function, keywords)
+
+    job = pipeline
+
+    @staticmethod
+    def target(target: type, **keywords: Any) -> jobs.JobTarget:
+        """One of several targets of a batch pipeline."""
+        return jobs.JobTarget(target=target, **keywords)
+
     def __getattr__(self, name: str) -> NoReturn:
         if name in _LATER:
             words = "is not built yet in this version"
             raise NotBuilt(f"ematix.{name}", instead="declare an @ematix.streaming_pipeline", words=words)
-        guess = near(name, ("connection", "table", "streaming_pipeline", *_LATER))
+        guess = near(name, ("connection", "table", "pipeline", "job", "target", "streaming_pipeline", *_LATER))
         hint = f'; did you mean "{guess}"?' if guess else ""
         raise AttributeError(f"ematix has no {name!r}{hint}")
 
@@ -78,13 +88,14 @@ def _origin(function: Callable[[], Any]) -> str:
     return place(code.co_filename, code.co_firstlineno) if code else ""
 
 
-def _refuse_positional(given: tuple[object, ...]) -> None:
+def _refuse_positional(
+    given: tuple[object, ...], allowed: str = "@ematix.streaming_pipeline(source=..., target=...)"
+) -> None:
     if not given:
         return
     bare = inspect.isfunction(given[0])
     found = "the decorator stands without parentheses" if bare else f"found {shown(given[0])} without a keyword"
-    allowed = "@ematix.streaming_pipeline(source=..., target=...)"
-    raise DeclarationError("@ematix.streaming_pipeline", [Problem("", found, allowed)], origin=users_line())
+    raise DeclarationError(allowed.partition("(")[0], [Problem("", found, allowed)], origin=users_line())
 
 
 def _check_signature(function: Callable[[], Any], origin: str) -> None:

@@ -17,6 +17,8 @@ class RunResult:
     """All rows taken from the sources, bad ones included."""
     rows_written: dict[str, int] = field(default_factory=dict)
     """By target."""
+    row_counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By target: rows inserted, updated, unchanged, deleted, closed, where the target can tell."""
     late_rows: dict[str, int] = field(default_factory=dict)
     """By policy: drop, reopen, dlq."""
     dlq_rows: dict[str, int] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -43,6 +43,10 @@ class Capabilities:
     """In words, what a reader may see while a batch is being applied."""
     parted: bool = False
     """A batch is applied in parts, so that rows come with `PART` where it is known."""
+    typed: bool = True
+    """Its columns hold values of their types, and not what Spark has written for them."""
+    refines: bool = False
+    """It knows `update_columns`, `compare_columns` and `handle_deletes`, and counts what became of rows."""
     refuses: bool = False
     """Constraints of the target may refuse single rows, which `refusals` finds."""
 
@@ -76,6 +80,8 @@ class Applied:
     """`done` is False when the fence showed that the batch was there already."""
 
     done: bool
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Rows inserted, updated, unchanged, deleted and closed, where the target can tell."""
 
 
 class Sink(Protocol):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ematix_flow.errors import FlowError
@@ -26,7 +29,7 @@ from ematix_flow.sinks.drift import TableColumn, Types
 from ematix_flow.sinks.ordering import latest_per_key, versions
 from ematix_flow.sinks.refusing import refused_rows
 from ematix_flow.sinks.shape import Shape
-from ematix_flow.sinks.tables import MODES, Load, create_table, literal, quoted
+from ematix_flow.sinks.tables import IS_DELETED, MODES, Counted, Load, create_table, literal, quoted
 from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
 from ematix_flow.state.kernel import GONE
@@ -41,7 +44,16 @@ CREATE TABLE IF NOT EXISTS _ematix_flow_fences (
     PRIMARY KEY (pipeline, target)
 )"""
 
-_MOMENT = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+@dataclass(frozen=True)
+class Query:
+    """A SELECT in the database of the target."""
+
+    sql: str
+    columns: tuple[str, ...]
+    """Those that go into the table; it may give the order beside them."""
+    order: str = ""
+    """Column by which the last row of a key counts."""
 
 
 class Database(Protocol):
@@ -59,10 +71,13 @@ class DatabaseSink(ABC):
         transactional=True,
         modes=frozenset(MODES),
         visibility="a batch appears whole, with its fence, in one transaction",
+        refines=True,
         refuses=True,
     )
     product: ClassVar[str]
     begin: ClassVar[str] = "BEGIN"
+    moment: ClassVar[str] = "%Y-%m-%dT%H:%M:%S.%fZ"
+    """How a time is written in a literal."""
     types: ClassVar[Types]
 
     def __init__(self, target: Target, path: str, name: str) -> None:
@@ -72,7 +87,7 @@ class DatabaseSink(ABC):
                 f"target {name}: an in-memory {self.product} is empty again when the batch ends",
                 next_step="give the connection a file as its path",
             )
-        self._path, self._name, self._mode = path, name, target.mode
+        self._path, self._name, self._mode, self._target = path, name, target.mode, target
         self._ref, self._schema = target.table, target.table.schema or "main"
         self._shape = Shape(target, target.table.full_name, self.types)
 
@@ -118,6 +133,10 @@ class DatabaseSink(ABC):
     def _busy(self, error: Exception) -> bool:
         """Whether an error of the driver passes when another program is done."""
 
+    def _words(self, error: Exception) -> str:
+        """What an error of the driver says."""
+        return first_line(error)
+
     # The calls of the commit protocol.
 
     def prepare(self, schema: StructType) -> StructType:
@@ -157,7 +176,7 @@ class DatabaseSink(ABC):
                         self._load(db, staged, f"({some})", batch)
                 except Exception as error:
                     if self._refusal(error):
-                        return first_line(error)
+                        return self._words(error)
                     raise
                 return None
 
@@ -170,7 +189,7 @@ class DatabaseSink(ABC):
             if not self._refusal(error):
                 raise
             raise TargetRefused(
-                f"{self.product} refuses the rows of batch {batch.number} for table {self._name}: {first_line(error)}",
+                f"{self.product} refuses the rows of batch {batch.number} for table {self._name}: {self._words(error)}",
                 next_step="correct the rows in the transform, or the table; nothing of the batch was written",
             ) from error
         self._forget(staged)
@@ -181,21 +200,92 @@ class DatabaseSink(ABC):
             if self._passed(db, fence):
                 self._discard(db, staged)
                 return Applied(done=False)
-            self._load(db, staged, self._source(db, staged), batch)
+            source = self._source(db, staged)
+            counts = self._load(db, staged, source, batch)
+            if self._mode in {"merge", "scd2"}:
+                changed = counts["inserted"] + counts["updated"]
+                counts["unchanged"] = max(0, self._staged_rows(db, staged, source) - changed)
             self._settle(db, staged, fence)
             batch.reached("apply/before-commit")
-        return Applied(done=True)
+        return Applied(done=True, counts=counts)
 
-    def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> None:
+    def load_query(self, query: Query, batch: Batch, fence: Fence) -> Applied:
+        """Rows of the same database, by its own statements, in one transaction with the fence. Staging is left out
+        because nothing has to be computed elsewhere."""
+        try:
+            with self._database() as db:
+                self._enter_for_query(db)
+                with transaction(db, self.begin):
+                    if self._passed(db, fence):
+                        return Applied(done=False)
+                    staged, source = self._of_query(query), self._resolved_query(query)
+                    counts = self._load(db, staged, source, batch)
+                    if self._mode == "merge":
+                        (rows,) = db.execute(f"SELECT COUNT(*) FROM {source} AS s").fetchone()
+                        counts["unchanged"] = max(0, rows - counts["inserted"] - counts["updated"])
+                    self._settle(db, staged, fence)
+                    batch.reached("apply/before-commit")
+        except Exception as error:
+            if not self._refusal(error):
+                raise
+            raise TargetRefused(
+                f"{self.product} refuses the rows for table {self._name}: {self._words(error)}",
+                next_step="correct the query or the table; nothing was written",
+            ) from error
+        return Applied(done=True, counts=counts)
+
+    def _of_query(self, query: Query) -> Staged:
+        return Staged(Path(), query.columns)
+
+    def _enter_for_query(self, db: Database) -> None:  # noqa: B027 - most are in one database only
+        """Let names in a query mean what they mean to its author."""
+
+    def _resolved_query(self, query: Query) -> str:
+        """One row per key for merge: the last one by the order that is given."""
+        if self._mode != "merge":
+            return f"({query.sql})"
+        keys = ", ".join(map(quoted, self._shape.keys))
+        order = f"{quoted(query.order)} DESC" if query.order else keys
+        names = ", ".join(map(quoted, query.columns))
+        ranked = f"SELECT q.*, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {order}) AS _flow_rank"
+        return f"(SELECT {names} FROM ({ranked} FROM ({query.sql}) AS q) AS r WHERE _flow_rank = 1)"
+
+    def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> Counter[str]:
+        """What became of how many rows."""
+        counts: Counter[str] = Counter()
         for statement in MODES[self._mode](self._planned(db, staged, source, batch)):
-            db.execute(statement)
+            result = db.execute(statement)
+            if isinstance(statement, Counted):
+                counts[statement.what] += self._affected(result)
+        return counts
+
+    def _affected(self, result: Any) -> int:
+        """How many rows a statement touched."""
+        return max(0, int(result.rowcount))
+
+    def _staged_rows(self, db: Database, staged: Staged, source: str) -> int:
+        (rows,) = db.execute(f"SELECT COUNT(*) FROM {source} AS s").fetchone()
+        return int(rows)
 
     def _planned(self, db: Database, staged: Staged, source: str, batch: Batch) -> Load:
         columns = tuple(name for name in staged.columns if name not in HIDDEN)
         there = {column.name.lower() for column in self._columns(db)}
-        values = {"_loaded_at": f"{datetime.now(UTC):{_MOMENT}}", "_batch_id": f"{batch.pipeline}/{batch.number}"}
+        values = {"_loaded_at": f"{datetime.now(UTC):{self.moment}}", "_batch_id": f"{batch.pipeline}/{batch.number}"}
         filled = {name: literal(values[name]) for name in self._shape.audit(columns) if name in there}
-        return Load(self._located(db), source, columns, self._shape.keys, filled, withdraws=GONE in staged.columns)
+        if self._target.handle_deletes == "soft" and self._mode == "merge":
+            filled[IS_DELETED] = "FALSE"
+        return Load(
+            self._located(db),
+            source,
+            columns,
+            self._shape.keys,
+            filled,
+            withdraws=GONE in staged.columns,
+            updates=self._target.update_columns,
+            decides=self._target.compare_columns,
+            absent=self._target.handle_deletes or "",
+            moment=literal(values["_loaded_at"]),
+        )
 
     def _resolved(self, rows: DataFrame) -> DataFrame:
         resolved = {"merge": latest_per_key, "scd2": versions}.get(self._mode)
@@ -230,11 +320,11 @@ class DatabaseSink(ABC):
     def _failure(self, error: Exception) -> FlowError:
         if self._busy(error):
             return TargetUnavailable(
-                f"another program holds {self._path}: {first_line(error)}",
+                f"another program holds {self._path}: {self._words(error)}",
                 next_step="close the other program; the batch is tried again",
             )
         return FlowError(
-            f"{self.product} fails at table {self._ref.full_name} in {self._path}: {first_line(error)}",
+            f"{self.product} fails at table {self._ref.full_name} in {self._path}: {self._words(error)}",
             next_step="check the table and the disk; nothing of the batch was written",
         )
 

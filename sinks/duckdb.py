@@ -104,6 +104,9 @@ class DuckDBSink(DatabaseSink):
             return f"(SELECT * FROM {self._located(db)} LIMIT 0)"
         return f"(SELECT {columns} FROM read_parquet([{', '.join(literal(str(file)) for file in files)}]))"
 
+    def _affected(self, result: Any) -> int:
+        return int(result.fetchone()[0])
+
     def _driver_error(self) -> type[Exception]:
         import duckdb
 

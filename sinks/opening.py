@@ -14,6 +14,7 @@ from ematix_flow.sinks.files import FilesSink
 from ematix_flow.sinks.kafka import KafkaSink
 from ematix_flow.sinks.kafka_letters import DeadLetterTopic
 from ematix_flow.sinks.kafka_transactions import TransactionalKafkaSink
+from ematix_flow.sinks.mysql import MySQLSink
 from ematix_flow.sinks.postgres import PostgresSink
 from ematix_flow.sinks.sqlite import SQLiteSink
 from ematix_flow.specs import PipelineSpec, Target
@@ -22,6 +23,7 @@ SINKS: dict[str, Any] = {
     "duckdb": DuckDBSink,
     "sqlite": SQLiteSink,
     "postgres": PostgresSink,
+    "mysql": MySQLSink,
     "delta_local": DeltaSink,
     "object_store_local": FilesSink,
     "kafka": KafkaSink,
@@ -62,4 +64,7 @@ def sink_type(target: Target, delivery: str = "at_least_once") -> Any:
     modes = SINKS[kind].capabilities.modes
     if target.mode not in modes:
         raise NotBuilt(f"mode {target.mode!r} on {kind!r}", instead=f"modes built so far: {', '.join(sorted(modes))}")
+    refined = [option for option in ("update_columns", "compare_columns", "handle_deletes") if getattr(target, option)]
+    if refined and not SINKS[kind].capabilities.refines:
+        raise NotBuilt(f"{', '.join(refined)} on {kind!r}", instead="on SQL databases it runs")
     return EXACTLY_ONCE.get(kind, SINKS[kind]) if delivery == "exactly_once" else SINKS[kind]

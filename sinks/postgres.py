@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,11 +14,12 @@ from ematix_flow.connections import PostgresConnection
 from ematix_flow.errors import FlowError, MissingExtra
 from ematix_flow.sinks import postgres_types
 from ematix_flow.sinks.base import Batch, SchemaDrift, Staged, TargetUnavailable
-from ematix_flow.sinks.database import Database, DatabaseSink, first_line, transaction
+from ematix_flow.sinks.copying import COPY, Copied, StagedTable, copied, staging_name
+from ematix_flow.sinks.database import Database, DatabaseSink, Query, first_line, transaction
 from ematix_flow.sinks.drift import TableColumn
-from ematix_flow.sinks.postgres_copy import COPY, Copied, copied
+from ematix_flow.sinks.postgres_copy import ingest
 from ematix_flow.sinks.postgres_types import max_length, spark_type
-from ematix_flow.sinks.tables import Load, quoted
+from ematix_flow.sinks.tables import Dialect, Load, quoted
 from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
 
@@ -49,17 +50,6 @@ WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped AND a
 ORDER BY a.attnum"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StagedTable(Staged):
-    """Rows in a table of the database and in no folder."""
-
-    table: str
-    """Qualified and quoted."""
-    schema: StructType
-    """Of the rows, before they were encoded."""
-    copied: Copied
-
-
 class PostgresSink(DatabaseSink):
     product = "PostgreSQL"
     # Waiting for whoever holds a lock has an end.
@@ -67,10 +57,7 @@ class PostgresSink(DatabaseSink):
     types = postgres_types.TYPES
 
     def __init__(self, target: Target, connection: PostgresConnection, name: str) -> None:
-        for package in ("psycopg", "adbc_driver_postgresql"):
-            if importlib.util.find_spec(package) is None:
-                raise MissingExtra(package, connection.driver_extra)
-        self._conninfo, place = _understood(connection.url, name)
+        self._conninfo, place = understood(connection, f"target {name}")
         super().__init__(target, place, name)
         self._schema = self._ref.schema or ""
         _check_names(name, [self._schema, self._ref.name])
@@ -131,12 +118,7 @@ class PostgresSink(DatabaseSink):
         return isinstance(error, psycopg.DataError | psycopg.IntegrityError) or _sqlstate(error) in _REFUSING
 
     def _busy(self, error: Exception) -> bool:
-        """Without a code of the server, the connection was lost or never made."""
-        import psycopg
-
-        if code := _sqlstate(error):
-            return code.startswith(_PASSING)
-        return isinstance(error, psycopg.OperationalError) and not any(part in str(error) for part in _NOT_LET_IN)
+        return is_passing(error)
 
     def _failure(self, error: Exception) -> FlowError:
         if self._busy(error):
@@ -160,15 +142,14 @@ class PostgresSink(DatabaseSink):
 
     def stage(self, rows: DataFrame, batch: Batch) -> StagedTable:
         rows = self._resolved(rows)
-        of = json.dumps([batch.pipeline, self._name])
-        name = f"_ematix_flow_staged_{hashlib.sha256(of.encode()).hexdigest()[:16]}"
+        name = staging_name(batch.pipeline, self._name)
         columns = {field.name: postgres_types.staging_type(field.dataType) for field in rows.schema.fields}
         with self._database() as db, transaction(db, self.begin):
             table = self._qualified(name)
             listed = ", ".join(f"{quoted(column)} {kind}" for column, kind in {**columns, COPY: "BIGINT"}.items())
             db.execute(f"DROP TABLE IF EXISTS {table}")
             db.execute(f"CREATE UNLOGGED TABLE {table} ({listed}) WITH (autovacuum_enabled = false)")
-        found = copied(self._encoded(rows), self._conninfo, self._schema, name)
+        found = copied(self._encoded(rows), partial(ingest, self._conninfo, self._schema, name))
         if found.failure:
             raise self._unavailable(found.failure.splitlines()[0])
         return StagedTable(Path(), tuple(rows.columns), table=table, schema=rows.schema, copied=found)
@@ -192,10 +173,22 @@ class PostgresSink(DatabaseSink):
         if not known or not db.execute(f"SELECT 1 FROM {staged.table} WHERE {copies} LIMIT 1").fetchone():
             raise self._unavailable("the rows that were staged are gone, as after a crash of the server")
 
-    def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> None:
-        super()._load(db, staged, source, batch)
+    def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> Counter[str]:
+        counts = super()._load(db, staged, source, batch)
         # Those that wait for the end of the transaction would speak up when nobody asks for single rows any more.
         db.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        return counts
+
+    def _of_query(self, query: Query) -> Staged:
+        from pyspark.sql.types import StructType
+
+        # Of what is not copied nobody knows whether it is NULL.
+        unknown = Copied((), 0, frozenset(query.columns))
+        return StagedTable(Path(), query.columns, table="", schema=StructType(), copied=unknown)
+
+    def _staged_rows(self, db: Database, staged: Staged, source: str) -> int:
+        assert isinstance(staged, StagedTable)
+        return staged.copied.rows
 
     def _planned(self, db: Database, staged: Staged, source: str, batch: Batch) -> Load:
         assert isinstance(staged, StagedTable)
@@ -209,8 +202,8 @@ class PostgresSink(DatabaseSink):
             keys=tuple(named[key.lower()] for key in load.keys),
             firm=frozenset(named[key.lower()] for key in load.keys if key.lower() not in with_null),
             # IS NOT DISTINCT FROM compares each row with each; arrays can be hashed, and in them NULL equals NULL.
-            null_safe="ARRAY[{}] = ARRAY[{}]",
-            as_text=frozenset(column.name for column in found if column.kind in postgres_types.NO_EQUALITY),
+            dialect=Dialect(same="ARRAY[{}] = ARRAY[{}]"),
+            compared={c.name: "CAST({} AS TEXT)" for c in found if c.kind in postgres_types.NO_EQUALITY},
         )
 
     def _create_fences(self, db: Database) -> None:
@@ -242,7 +235,8 @@ class PostgresSink(DatabaseSink):
 
     def _discard(self, db: Database, staged: Staged) -> None:
         assert isinstance(staged, StagedTable)
-        db.execute(f"DROP TABLE {staged.table}")
+        if staged.table:
+            db.execute(f"DROP TABLE {staged.table}")
 
     def _forget(self, staged: Staged) -> None:
         """Nothing: the table went with the transaction."""
@@ -252,25 +246,39 @@ class PostgresSink(DatabaseSink):
         return self._qualified("_ematix_flow_fences")
 
 
-def _understood(url: str, name: str) -> tuple[str, str]:
-    """The URL with what we add to it, and where it leads, without the password."""
+def understood(connection: PostgresConnection, whose: str) -> tuple[str, str]:
+    """The URL with what we add to it, and where it leads, without the password. `whose` names the target or source."""
+    for package in ("psycopg", "adbc_driver_postgresql"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, connection.driver_extra)
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     try:
-        parts: dict[str, Any] = dict(conninfo_to_dict(url))
+        parts: dict[str, Any] = dict(conninfo_to_dict(connection.url))
     except ProgrammingError:
         parts = {}  # its words repeat the URL
     host, port, database = (str(parts.get(part) or "") for part in ("host", "port", "dbname"))
     # A password with a slash shifts everything that comes after it.
     if not parts or "@" in database or not all(one.isdigit() for one in port.split(",") if one):
         raise FlowError(
-            f"target {name}: the URL of the connection is not one that PostgreSQL understands",
+            f"{whose}: the URL of the connection is not one that PostgreSQL understands",
             next_step="write postgresql://user:password@host:5432/database; a password has %2F for / and %40 for @",
         )
     added = {"connect_timeout": _CONNECT_SECONDS, "fallback_application_name": "ematix-flow"}
     place = f"{host or 'the local socket'}{':' + port if port else ''}" + (f"/{database}" if database else "")
     return make_conninfo(**{**added, **parts}), place
+
+
+def is_passing(error: Exception) -> bool:
+    """Without a code of the server, the connection was lost or never made."""
+    import psycopg
+
+    if code := _sqlstate(error):
+        return code.startswith(_PASSING)
+    # The Arrow driver names it so, too.
+    lost = isinstance(error, psycopg.OperationalError) or type(error).__name__ == "OperationalError"
+    return lost and not any(part in str(error) for part in _NOT_LET_IN)
 
 
 def _check_names(target: str, names: Sequence[str]) -> None:

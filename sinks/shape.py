@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import SchemaDrift
 from ematix_flow.sinks.drift import Fit, TableColumn, Types, fit, of_declared, of_rows
+from ematix_flow.sinks.tables import IS_DELETED
 from ematix_flow.specs import Target
 from ematix_flow.table import AUDIT_COLUMNS, SCD2_COLUMNS, VALID_FROM, Column, TableDefinition
+from ematix_flow.types import Boolean
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -64,6 +66,7 @@ class Shape:
         columns = of_declared((*definition.columns, *definition.audit_columns())) if definition else list(rows)
         if self._is_history:
             columns = [c for c in columns if c.name.lower() not in _HISTORY] + of_declared(SCD2_COLUMNS)
+        columns += of_declared([c for c in self._flags if c.name not in {one.name.lower() for one in columns}])
         firm = {name.lower() for name in self._declared_key}
         return [replace(c, nullable=c.nullable and c.name.lower() not in firm) for c in columns]
 
@@ -80,6 +83,12 @@ class Shape:
         brought = {name.lower() for name in rows}
         return [c.name for c in AUDIT_COLUMNS if c.name not in brought] if self._definition else []
 
+    @property
+    def _flags(self) -> tuple[Column, ...]:
+        """Columns that a way of deleting needs."""
+        soft = self.target.handle_deletes == "soft" and self.target.mode == "merge"
+        return (Column(Boolean(), name=IS_DELETED),) if soft else ()
+
     def fitted(self, rows: Sequence[TableColumn], found: Sequence[TableColumn]) -> Fit:
         """How rows go into the table that was found."""
         from pyspark.sql.types import StructType
@@ -89,9 +98,10 @@ class Shape:
         if missing := [f"column {n}, which scd2 fills, is not in the table" for n in history if n not in there]:
             raise SchemaDrift(self.name, missing)
         audit = self.audit([column.name for column in rows])
-        wanted = [*rows, *of_declared([c for c in AUDIT_COLUMNS if c.name in audit])]
-        fitted = fit(self.name, wanted, found, self.target.on_drift, self.types, filled=history)
-        return replace(fitted, rows=StructType([f for f in fitted.rows.fields if f.name not in audit]))
+        own = [c for c in AUDIT_COLUMNS if c.name in audit] + list(self._flags)
+        fitted = fit(self.name, [*rows, *of_declared(own)], found, self.target.on_drift, self.types, filled=history)
+        names = {column.name for column in own}
+        return replace(fitted, rows=StructType([f for f in fitted.rows.fields if f.name not in names]))
 
     def _check_keys(self, rows: Sequence[TableColumn]) -> None:
         names = {column.name.lower() for column in rows}

@@ -10,6 +10,32 @@ from ematix_flow.state.kernel import GONE
 from ematix_flow.table import VALID_FROM
 
 TIMELINE = "_flow_timeline"
+IS_DELETED = "_is_deleted"
+"""Column that a soft delete flips."""
+
+
+class Counted(str):
+    """A statement, and what the rows are that it touches: inserted, updated, deleted or closed."""
+
+    __slots__ = ("what",)
+    what: str
+
+    def __new__(cls, sql: str, what: str) -> Counted:
+        made = super().__new__(cls, sql)
+        made.what = what
+        return made
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The words in which databases differ."""
+
+    same: str = "{} IS NOT DISTINCT FROM {}"
+    """How two values are compared of which both may be NULL."""
+    differs: str = "{} IS DISTINCT FROM {}"
+    drop_temporary: str = "DROP TABLE"
+    joins_first: bool = False
+    """UPDATE and DELETE join other rows before they say what to do."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +53,19 @@ class Load:
     """Columns that every written row gets, with their literal."""
     firm: frozenset[str] = frozenset()
     """Keys that are NULL in no staged row, so that `=`, for which there may be an index, finds them."""
-    null_safe: str = "{} IS NOT DISTINCT FROM {}"
-    """How two values are compared of which both may be NULL."""
-    as_text: frozenset[str] = frozenset()
-    """Columns of a type that knows no equality."""
+    dialect: Dialect = Dialect()
+    compared: Mapping[str, str] = field(default_factory=dict)
+    """How a value is written to be compared, for columns whose type knows no equality or not the right one."""
     withdraws: bool = False
     """The staged rows have `GONE`."""
+    updates: tuple[str, ...] = ()
+    """The only columns that a row that is there gets, if any are named."""
+    decides: tuple[str, ...] = ()
+    """The only columns that tell whether it has changed, if any are named."""
+    absent: str = ""
+    """What becomes of rows whose key no staged row has: nothing, `hard` or `soft`."""
+    moment: str = ""
+    """Now, as a literal; for rows that are closed."""
     identity: tuple[str, ...] = ()
     """What tells the rows of the table apart, quoted, in a database that cannot delete by a join."""
 
@@ -41,6 +74,12 @@ class Load:
         """The columns that may change while the key stays."""
         fixed = {name.lower() for name in (*self.keys, VALID_FROM)}
         return tuple(name for name in self.columns if name.lower() not in fixed)
+
+    @property
+    def changing(self) -> tuple[str, ...]:
+        """The columns that an update writes."""
+        chosen = {name.lower() for name in self.updates}
+        return tuple(name for name in self.content if not chosen or name.lower() in chosen)
 
     def insert(self, more: Mapping[str, str] | None = None) -> str:
         """The start of an INSERT that reads staged rows as `s`; whoever calls it says which ones."""
@@ -52,11 +91,21 @@ class Load:
 
     def update(self, where: str) -> str:
         """Bring the content of staged rows `s` into rows `t` of the table."""
-        values = {name: f"s.{quoted(name)}" for name in self.content} | dict(self.filled)
-        return f"UPDATE {self.table} AS t SET {_assigned(values)} FROM {self.source} AS s WHERE {where}"
+        values = {name: f"s.{quoted(name)}" for name in self.changing} | dict(self.filled)
+        return self.update_from(self.source, "s", values, where)
+
+    def update_from(self, other: str, alias: str, values: Mapping[str, str], where: str) -> str:
+        """Give columns of rows `t` of the table values that may come from another table or query."""
+        if self.dialect.joins_first:
+            assigned = ", ".join(f"t.{quoted(name)} = {value}" for name, value in values.items())
+            return f"UPDATE {self.table} AS t JOIN {other} AS {alias} ON {where} SET {assigned}"
+        assigned = ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
+        return f"UPDATE {self.table} AS t SET {assigned} FROM {other} AS {alias} WHERE {where}"
 
     def delete(self, where: str) -> str:
         """Remove rows `t` of the table that meet staged rows `s`."""
+        if self.dialect.joins_first:
+            return f"DELETE t FROM {self.table} AS t JOIN {self.source} AS s ON {where}"
         if not self.identity:
             return f"DELETE FROM {self.table} AS t USING {self.source} AS s WHERE {where}"
         found = ", ".join(f"t.{name}" for name in self.identity)
@@ -64,27 +113,44 @@ class Load:
         return f"DELETE FROM {self.table} WHERE ({', '.join(self.identity)}) IN ({met})"
 
     def same_key(self, one: str, other: str) -> str:
-        compared = {name: "{} = {}" if name in self.firm else self.null_safe for name in self.keys}
+        compared = {name: "{} = {}" if name in self.firm else self.dialect.same for name in self.keys}
         return " AND ".join(
             form.format(f"{one}.{quoted(name)}", f"{other}.{quoted(name)}") for name, form in compared.items()
         )
 
     def differs(self, one: str, other: str) -> str:
-        """In any column of the content."""
-        return " OR ".join(
-            f"{self._compared(one, name)} IS DISTINCT FROM {self._compared(other, name)}" for name in self.content
-        )
+        """In any column that counts."""
+        chosen = {name.lower() for name in self.decides}
+        counting = [n for n in self.content if n.lower() in chosen] if chosen else self.changing
+        cases = [self.dialect.differs.format(self._compared(one, n), self._compared(other, n)) for n in counting]
+        if self.absent == "soft":
+            cases.append(f"{one}.{quoted(IS_DELETED)} IS NOT FALSE")
+        return " OR ".join(cases)
+
+    def without_match(self, what: str) -> str:
+        """Rows `t` of the table whose key no staged row has."""
+        unmatched = f"NOT EXISTS (SELECT 1 FROM {self.source} AS s WHERE {self.same_key('t', 's')})"
+        return f"{what} AND {unmatched}" if what else unmatched
+
+    def delete_absent(self) -> str:
+        target = f"DELETE t FROM {self.table} AS t" if self.dialect.joins_first else f"DELETE FROM {self.table} AS t"
+        return f"{target} WHERE {self.without_match('')}"
+
+    def update_absent(self, values: Mapping[str, str], what: str) -> str:
+        prefix = "t." if self.dialect.joins_first else ""
+        assigned = ", ".join(f"{prefix}{quoted(name)} = {value}" for name, value in values.items())
+        return f"UPDATE {self.table} AS t SET {assigned} WHERE {self.without_match(what)}"
 
     def _compared(self, alias: str, name: str) -> str:
-        return f"CAST({alias}.{quoted(name)} AS TEXT)" if name in self.as_text else f"{alias}.{quoted(name)}"
+        return self.compared.get(name, "{}").format(f"{alias}.{quoted(name)}")
 
 
 def append(load: Load) -> list[str]:
-    return [load.insert()]
+    return [Counted(load.insert(), "inserted")]
 
 
 def truncate(load: Load) -> list[str]:
-    return [f"DELETE FROM {load.table}", load.insert()]
+    return [Counted(f"DELETE FROM {load.table}", "deleted"), Counted(load.insert(), "inserted")]
 
 
 def merge(load: Load) -> list[str]:
@@ -92,13 +158,20 @@ def merge(load: Load) -> list[str]:
     same_key = load.same_key("t", "s")
     if load.withdraws:
         # First, so that what has to be unique is free for the rows that stay.
-        delete = load.delete(f"{same_key} AND s.{GONE}")
+        delete = Counted(load.delete(f"{same_key} AND s.{GONE}"), "deleted")
         staying = f"(SELECT * FROM {load.source} AS s WHERE {GONE} IS NOT TRUE)"
         return [delete, *merge(replace(load, source=staying, withdraws=False))]
-    insert = f"{load.insert()} WHERE NOT EXISTS (SELECT 1 FROM {load.table} AS t WHERE {same_key})"
-    if not load.content:
-        return [insert]
-    return [load.update(f"{same_key} AND ({load.differs('t', 's')})"), insert]
+    missing = f"NOT EXISTS (SELECT 1 FROM {load.table} AS t WHERE {same_key})"
+    statements = [Counted(f"{load.insert()} WHERE {missing}", "inserted")]
+    if differs := load.differs("t", "s"):
+        statements.insert(0, Counted(load.update(f"{same_key} AND ({differs})"), "updated"))
+    # First, so that what has to be unique is free for the rows that stay.
+    if load.absent == "hard":
+        statements.insert(0, Counted(load.delete_absent(), "deleted"))
+    if load.absent == "soft":
+        gone = load.update_absent({IS_DELETED: "TRUE"}, f"t.{quoted(IS_DELETED)} IS NOT TRUE")
+        statements.insert(0, Counted(gone, "deleted"))
+    return list(statements)
 
 
 def scd2(load: Load) -> list[str]:
@@ -106,14 +179,18 @@ def scd2(load: Load) -> list[str]:
     at_same_time = f"{load.same_key('t', 's')} AND t.valid_from = s.valid_from"
     placed = f"n.existed = 0 AND {load.same_key('n', 's')} AND n.valid_from = s.valid_from"
     end = {"valid_to": "n.valid_to", "is_current": "n.valid_to IS NULL"}
-    ended = f"n.existed = 1 AND {load.same_key('t', 'n')} AND t.valid_from = n.valid_from"
+    closing = (
+        load.update_absent({"valid_to": load.moment, "is_current": "FALSE"}, "t.is_current") if load.absent else ""
+    )
+    moved = load.dialect.differs.format("t.valid_to", "n.valid_to")
+    ended = f"n.existed = 1 AND {load.same_key('t', 'n')} AND t.valid_from = n.valid_from AND {moved}"
     return [
-        f"CREATE TEMP TABLE {TIMELINE} AS {_timeline(load)}",
-        load.update(f"{at_same_time} AND t.{ROW_HASH} <> s.{ROW_HASH}"),
-        f"{load.insert(end)} JOIN {TIMELINE} AS n ON {placed}",
-        f"UPDATE {load.table} AS t SET {_assigned(end)} FROM {TIMELINE} AS n "
-        f"WHERE {ended} AND t.valid_to IS DISTINCT FROM n.valid_to",
-        f"DROP TABLE {TIMELINE}",
+        f"CREATE TEMPORARY TABLE {TIMELINE} AS {_timeline(load)}",
+        Counted(load.update(f"{at_same_time} AND t.{ROW_HASH} <> s.{ROW_HASH}"), "updated"),
+        Counted(f"{load.insert(end)} JOIN {TIMELINE} AS n ON {placed}", "inserted"),
+        Counted(load.update_from(TIMELINE, "n", end, ended), "closed"),
+        f"{load.dialect.drop_temporary} {TIMELINE}",
+        *([Counted(closing, "closed")] if closing else []),
     ]
 
 
@@ -147,7 +224,7 @@ WITH versions AS (
     SELECT *, LAG(row_hash) OVER (PARTITION BY {keys}, span, beyond ORDER BY valid_from) AS hash_before FROM sided
 ), kept AS (
     SELECT *, LEAD(valid_from) OVER (PARTITION BY {keys} ORDER BY valid_from) AS next_from
-    FROM compared WHERE existed = 1 OR row_hash IS DISTINCT FROM hash_before
+    FROM compared WHERE existed = 1 OR {load.dialect.differs.format("row_hash", "hash_before")}
 )
 SELECT {keys}, valid_from, existed,
     CASE WHEN beyond = 0 AND (next_from IS NULL OR span_end < next_from) THEN span_end ELSE next_from END AS valid_to
@@ -179,7 +256,3 @@ def quoted(name: str) -> str:
 
 def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _assigned(values: Mapping[str, str]) -> str:
-    return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())

@@ -28,7 +28,15 @@ class Definition:
         targets = {
             f"target {name} mode": target.mode for name, target in zip(spec.target_names, spec.targets, strict=True)
         }
-        fixed = {"sources": ", ".join(spec.source_names), **kinds, **(operator.describe() if operator else {})}
+        followed = {
+            f"source {name} incremental_column": s.incremental_column for name, s in named if s.incremental_column
+        }
+        fixed = {
+            "sources": ", ".join(spec.source_names),
+            **kinds,
+            **followed,
+            **(operator.describe() if operator else {}),
+        }
         return cls(fixed, {"transform sql": spec.transform.sql or "", **places, **targets})
 
 

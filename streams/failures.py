@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from ematix_flow.errors import FlowError
 from ematix_flow.state.kernel import StateVersion
+from ematix_flow.streams.sources.database.base import SourceRefused
 from ematix_flow.streams.sources.delta import SourceChanged
 from ematix_flow.streams.sources.kafka_topics import DataLost
 from ematix_flow.windows.aggregates.errors import WindowFailed
@@ -67,6 +68,8 @@ def explained(error: BaseException, step: str, batch: int) -> FlowError:
 
     if isinstance(error, FlowError):
         return error
+    if refused := SourceRefused.found_in(error):
+        return refused
     words = spark_words(error)[1]
     if is_of_a_row(error):
         return TransformFailed(

@@ -223,6 +223,7 @@ def _result(spec: PipelineSpec, tally: Tally, status: str, watermark: int | None
         batches=tally.batches,
         rows_consumed=tally.consumed,
         rows_written={name: tally.written[name] for name in spec.target_names},
+        row_counts={name: dict(counts) for name, counts in tally.counts.items()},
         late_rows=dict(tally.late),
         dlq_rows=dict(tally.dead),
         dropped_rows=dict(tally.dropped),

@@ -45,6 +45,7 @@ class Tally:
     dead: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     late: Counter[str] = field(default_factory=Counter)
+    counts: Mapping[str, Counter[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,7 @@ class Runner:
         self.tally.batches += 1
         self.tally.consumed += self.consumed
         self.tally.written.update(self.written)
+        self.tally.counts = self._targets.counts
         self.tally.dead.update(self._counted("dlq"))
         self.tally.dropped.update(self._counted("drop"))
         if self.told is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -87,6 +88,8 @@ class Targets:
         self._prepared: StructType | None = None
         self._tables: dict[str, StructType] = {}
         self._cached: DataFrame | None = None
+        self.counts: dict[str, Counter[str]] = {}
+        """By target, what became of the rows of this run, where a target can tell."""
 
     def stage(self, batch: Batch, rows: DataFrame, taken: Callable[[], Seen], *, counted: bool) -> tuple[Staging, Seen]:
         """Step 3 for every target. `counted` says that nothing happened to the rows since Spark counted them; `taken`
@@ -153,8 +156,10 @@ class Targets:
         for name, sink in self._sinks.items():
             batch.reached(f"apply/{name}")
             self._store.check()
-            if sink.apply(staging.staged[name], batch, batch.fence(name)).done:
+            applied = sink.apply(staging.staged[name], batch, batch.fence(name))
+            if applied.done:
                 done.add(name)
+                self.counts.setdefault(name, Counter()).update(applied.counts)
         return done
 
     def _without_refused(self, batch: Batch, staging: Staging) -> Staging:

@@ -17,6 +17,7 @@ from ematix_flow import run_pipeline
 from ematix_flow.result import RunResult
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters
 from ematix_flow.state.home import dead_letters_of
+from tests.services.mysql import mariadb
 from tests.services.postgres import postgres
 
 SCHEMA = "id long, amount double"
@@ -137,6 +138,14 @@ class Orders:
     def in_postgres(self, query: str = "SELECT * FROM orders") -> list[tuple[Any, ...]]:
         return postgres().query(self.postgres_url, query)
 
+    @cached_property
+    def mysql_url(self) -> str:
+        """As `postgres_url`, of MariaDB."""
+        return mariadb().new_database()
+
+    def in_mysql(self, query: str = "SELECT * FROM orders") -> list[tuple[Any, ...]]:
+        return mariadb().query(self.mysql_url, query)
+
     def in_delta(self, query: str = "SELECT * FROM orders") -> list[tuple[Any, ...]]:
         """As a reader without Spark sees the table."""
         with duckdb.connect() as db:
@@ -146,8 +155,9 @@ class Orders:
     def _target(self, target: str, table: str) -> str:
         """`table` is what all targets that are tables say of it."""
         places = {"duckdb": self.database, "sqlite": self.folder / "orders.sqlite", "delta_local": self.folder / "lake"}
-        if target in places or target == "postgres":
-            where = f'path = "{places[target]}"' if target in places else f'url = "{self.postgres_url}"'
+        if target in places or target in {"postgres", "mysql"}:
+            url = "" if target in places else self.postgres_url if target == "postgres" else self.mysql_url
+            where = f'url = "{url}"' if url else f'path = "{places[target]}"'
             place = f'kind = "{target}"\n{where}'
             return f'[[targets]]\n{place}\n{table}\n[targets.table]\nname = "orders"'
         form, _, options = target.partition("\n")

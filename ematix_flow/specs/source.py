@@ -13,6 +13,8 @@ from ematix_flow.specs.fields import (
     Character,
     Flag,
     Name,
+    Names,
+    NotNegative,
     Positive,
 )
 from ematix_flow.specs.reading import Reading
@@ -48,6 +50,12 @@ class Source(Reading):
     """Most files that one micro-batch takes from this source, oldest first."""
     on_data_loss: Literal["fail", "skip"] = "fail"
     """What to do when records of a Kafka topic are gone before they were read: fail, or go on without them."""
+    incremental_column: Name | None = None
+    """Column of a database table or query that only grows, such as a number or a time; only what is new is read."""
+    keys: Names = ()
+    """Columns that tell rows of the same incremental value apart; without them, the primary key of the table."""
+    lookback: NotNegative | None = None
+    """How far below the highest incremental value rows may still come: milliseconds of a time, as much of a number."""
     csv_delimiter: Character | None = None
     """Character between CSV fields; a comma without it."""
     csv_header: Flag | None = None
@@ -64,6 +72,15 @@ class Source(Reading):
         meaning = _QUERY_MEANS.get(self.kind or "")
         if meaning and not self.query.strip():
             yield Complaint(("query",), f"missing; for {self.kind} it names {meaning}")
+
+    @check
+    def _follows_a_column(self) -> Iterator[Complaint]:
+        for option in ("incremental_column", "keys", "lookback"):
+            if self.kind is not None and self.kind not in SQL_KINDS and getattr(self, option) not in (None, ()):
+                yield Complaint((option,), f"has no meaning for {self.kind}, only for a database")
+        for option in ("keys", "lookback"):
+            if self.incremental_column is None and getattr(self, option) not in (None, ()):
+                yield Complaint((option,), "needs an incremental_column")
 
     @check
     def _options_fit_the_kind(self) -> Iterator[Complaint]:

@@ -137,6 +137,12 @@ class Target(Declared):
     """How rows are applied: append, merge by key (alias scd1), truncate first, or scd2 history."""
     keys: Names = ()
     """Columns that merge and scd2 match on; without them, the primary key."""
+    update_columns: Names = ()
+    """The only columns that merge changes in a row that is there; without them, all but the keys."""
+    compare_columns: Names = ()
+    """The only columns by which merge sees that a row has changed; without them, those that it would change."""
+    handle_deletes: Literal["hard", "soft"] | None = None
+    """What becomes of rows whose key a snapshot no longer has: gone, or `_is_deleted`; scd2 closes them either way."""
     on_drift: Literal["error", "evolve", "ignore"] = "error"
     """What to do when the rows no longer fit the table."""
     parquet_compression: Literal["uncompressed", "snappy", "gzip", "zstd"] | None = None
@@ -204,6 +210,13 @@ class Target(Declared):
                 yield Complaint(
                     ("keys", i), f'found "{key}", which is no column', ", ".join(columns), near(key, columns)
                 )
+
+    @check
+    def _merge_has_something_to_refine(self) -> Iterator[Complaint]:
+        modes = {"update_columns": ("merge",), "compare_columns": ("merge",), "handle_deletes": ("merge", "scd2")}
+        for option, fitting in modes.items():
+            if getattr(self, option) and self.mode not in fitting:
+                yield Complaint((option,), f'has no meaning for mode = "{self.mode}"', " or ".join(fitting))
 
     @check
     def _format_is_known(self) -> Iterator[Complaint]:

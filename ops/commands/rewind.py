@@ -56,6 +56,12 @@ def rewind_command(
         )
     since = None if time is None else moment(time)
     spec = find_one(wanted, modules=modules, pipeline=pipeline)
+    if spec.transform.join is not None and spec.transform.window is not None:
+        raise UsageError(
+            f"{spec.name} is a join and a window, two queries whose batches are not the same, and they cannot be taken "
+            "back together",
+            next_step="give the pipeline a new name to read everything again",
+        )
     with closing(memory_of(spec)) as memory:
         known = Batches.of(memory)
         if not known.sizes and not files_in(memory.folder / "checkpoint"):

@@ -9,6 +9,7 @@ from ematix_flow.errors import NotBuilt
 from ematix_flow.specs import PipelineSpec, Source
 from ematix_flow.state.store import Store
 from ematix_flow.streams.sources.base import StreamSource
+from ematix_flow.streams.sources.database.source import DATABASES, DatabaseSource
 from ematix_flow.streams.sources.delta import DeltaSource
 from ematix_flow.streams.sources.files import FileSource
 from ematix_flow.streams.sources.kafka import KafkaSource
@@ -16,7 +17,12 @@ from ematix_flow.streams.sources.kafka import KafkaSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SOURCES: dict[str, Any] = {"object_store_local": FileSource, "delta_local": DeltaSource, "kafka": KafkaSource}
+SOURCES: dict[str, Any] = {
+    "object_store_local": FileSource,
+    "delta_local": DeltaSource,
+    "kafka": KafkaSource,
+    **dict.fromkeys(DATABASES, DatabaseSource),
+}
 
 
 def open_source(spec: PipelineSpec, index: int, store: Store, session: SparkSession) -> StreamSource:

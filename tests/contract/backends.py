@@ -4,7 +4,8 @@ import base64
 import json
 import sqlite3
 from collections.abc import Mapping
-from datetime import date, datetime
+from contextlib import closing
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 import duckdb
 import psycopg
 import pyarrow.parquet as pq
+from pymysql.cursors import DictCursor
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
@@ -19,12 +21,14 @@ from ematix_flow import (
     DeltaLocalConnection,
     DuckDBConnection,
     KafkaConnection,
+    MySQLConnection,
     ObjectStoreLocalConnection,
     PostgresConnection,
     SQLiteConnection,
 )
 from ematix_flow.specs import Target
 from ematix_flow.table import SCD2_COLUMNS
+from tests.services import mysql as mysql_servers
 from tests.services.kafka import kafka
 from tests.services.postgres import Postgres as Server
 from tests.services.postgres import postgres
@@ -62,12 +66,20 @@ class Backend:
         raise NotImplementedError
 
 
+class Everything(frozenset[str]):
+    """Every case."""
+
+    def __contains__(self, case: object) -> bool:
+        return True
+
+
 class Files(Backend):
     name = "object_store_local"
     never: ClassVar = {
         "truncate_replaces_everything": _FILES_ONLY_ADD,
         "merge_inserts_new_keys_and_updates_what_differs": _FILES_ONLY_ADD,
         "merge_leaves_an_unchanged_row_as_it_was_loaded": _FILES_ONLY_ADD,
+        "merge_changes_chosen_columns_sees_what_is_gone_and_counts": _FILES_ONLY_ADD,
         "last_by_time_then_by_order_wins_within_a_batch": _FILES_ONLY_ADD,
         "a_null_key_is_a_key": _FILES_ONLY_ADD,
         "merge_deletes_a_withdrawn_row": _FILES_ONLY_ADD,
@@ -136,6 +148,7 @@ class DuckDB(Backend):
 
 class SQLite(Backend):
     name = "sqlite"
+    slow = frozenset({"merge_changes_chosen_columns_sees_what_is_gone_and_counts"})
 
     def target(self, table: Any = TABLE, **options: Any) -> Target:
         return Target(connection=SQLiteConnection(path=str(self.folder / "a.sqlite")), table=table, **options)
@@ -160,6 +173,7 @@ class Postgres(Backend):
     slow = frozenset(
         {
             "last_by_time_then_by_order_wins_within_a_batch",
+            "merge_changes_chosen_columns_sees_what_is_gone_and_counts",
             "merge_leaves_an_unchanged_row_as_it_was_loaded",
             "scd2_keeps_every_version_of_a_batch",
             "scd2_replaces_a_version_of_the_same_time_and_repeats_nothing",
@@ -188,10 +202,58 @@ class Postgres(Backend):
         return [{name: _from_text("struct" * (name in nested), row[name]) for name in row} for row in found]
 
 
+class MariaDB(Backend):
+    name = "mysql (MariaDB)"
+    slow = Postgres.slow | {
+        "a_null_key_is_a_key",
+        "append_adds_the_rows_of_each_batch",
+        "drift_evolves_the_table",
+        "drift_is_ignored",
+        "merge_inserts_new_keys_and_updates_what_differs",
+        "truncate_replaces_everything",
+    }
+
+    def __init__(self, folder: Path, spark: SparkSession, server: mysql_servers.MySQL | None = None) -> None:
+        super().__init__(folder, spark)
+        server = server or self._server()
+        # The cases declare their classes for this database.
+        server.query(server.url, "DROP DATABASE IF EXISTS main;\nCREATE DATABASE main")
+        self.url = server.within("main")
+
+    def _server(self) -> mysql_servers.MySQL:
+        return mysql_servers.mariadb()
+
+    def target(self, table: Any = TABLE, **options: Any) -> Target:
+        return Target(connection=MySQLConnection(url=self.url), table=table, **options)
+
+    def read(self, columns: StructType) -> list[Row]:
+        kinds = {field.name: field.dataType.typeName() for field in columns.fields}
+        kinds |= {column.name: column.type.spark_type for column in SCD2_COLUMNS}
+        with closing(mysql_servers.connected(self.url, cursorclass=DictCursor)) as db, db.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {TABLE}")
+            found = list(cursor.fetchall())
+        return [{name: _of_mysql(kinds.get(name, ""), row[name]) for name in row} for row in found]
+
+
+class MySQL(MariaDB):
+    """The same code as for MariaDB, but for a few words of SQL."""
+
+    name = "mysql"
+    slow = Everything()
+
+    def _server(self) -> mysql_servers.MySQL:
+        return mysql_servers.mysql()
+
+
 class Delta(Backend):
     name = "delta_local"
     never: ClassVar = {
         "refused_rows_are_found_exactly": _DELTA_HAS_NO_KEYS,
+    }
+    not_yet: ClassVar = {
+        "merge_changes_chosen_columns_sees_what_is_gone_and_counts": (
+            "a merge into Delta takes all columns, keeps what is gone and tells only how many rows it took"
+        ),
     }
     slow = frozenset(
         {
@@ -245,6 +307,12 @@ def _from_json(value: Any, kind: DataType) -> Any:
     return readers.get(kind.typeName(), lambda as_it_is: as_it_is)(value)
 
 
+def _of_mysql(kind: str, value: Any) -> Any:
+    if isinstance(value, datetime) and kind == "timestamp":
+        return value.replace(tzinfo=UTC)
+    return _from_text(kind, value) if kind in {"boolean", "array", "map", "struct"} else value
+
+
 def _from_text(kind: str, value: Any) -> Any:
     if value is None:
         return None
@@ -259,4 +327,4 @@ def _from_text(kind: str, value: Any) -> Any:
     return readers.get(kind, lambda as_it_is: as_it_is)(value)
 
 
-BACKENDS: tuple[type[Backend], ...] = (Files, DuckDB, SQLite, Postgres, Delta, Kafka)
+BACKENDS: tuple[type[Backend], ...] = (Files, DuckDB, SQLite, Postgres, MySQL, MariaDB, Delta, Kafka)

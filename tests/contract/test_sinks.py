@@ -87,6 +87,22 @@ def test_merge_leaves_an_unchanged_row_as_it_was_loaded(backend: Backend) -> Non
     assert after[2] > before[2]
 
 
+def test_merge_changes_chosen_columns_sees_what_is_gone_and_counts(backend: Backend) -> None:
+    how: dict[str, Any] = {"update_columns": ["a"], "compare_columns": ["b"], "handle_deletes": "soft"}
+    feed = Feed(backend, "id long, a string, b string", mode="merge", keys=["id"], **how)
+    assert dict(feed.write((1, "x", "x"), (2, "y", "y"), (3, "z", None)).counts) == {
+        "inserted": 3, "updated": 0, "deleted": 0, "unchanged": 0,
+    }  # fmt: skip
+    second = feed.write((1, "other", "x"), (2, "Y", "Y"), (4, "n", "n"))
+    assert dict(second.counts) == {"inserted": 1, "updated": 1, "deleted": 1, "unchanged": 1}
+    assert [(*row[:3], bool(row[3])) for row in feed.values("id", "a", "b", "_is_deleted")] == [
+        (1, "x", "x", False), (2, "Y", "y", False), (3, "z", None, True), (4, "n", "n", False),
+    ]  # fmt: skip
+    third = feed.write((1, "x", "x"), (2, "Y", "y"), (3, "z", None), (4, "n", "n"))
+    assert dict(third.counts) == {"inserted": 0, "updated": 1, "deleted": 0, "unchanged": 3}
+    assert not any(gone for (gone,) in feed.values("_is_deleted"))
+
+
 def test_last_by_time_then_by_order_wins_within_a_batch(backend: Backend) -> None:
     feed = Feed(backend, ORDERS, mode="merge", keys=["id"])
     feed.write((1, "late"), (1, "early"), (2, "first"), (2, "second"), hours=[5, 3, 4, 4])

@@ -24,7 +24,7 @@ from tests.orders import PER_MINUTE, Orders
 pytestmark = pytest.mark.usefixtures("spark")
 
 FILES = "json_lines"
-QUICK = ("sqlite", "duckdb", "postgres", FILES)
+QUICK = ("sqlite", "duckdb", "postgres", "mysql", FILES)
 # Points inside `apply`: before a commit or a mark, between two targets, and between two files.
 INSIDE = ("apply/before-commit", "apply/object_store_local", "apply/first-file", "apply/before-fence")
 MODES = {"stateless": ("append", "merge", "scd2", "truncate"), "stateful": ("append", "merge")}
@@ -48,9 +48,9 @@ def often() -> list[Case]:
     """What is tried every time: each point with one of these, in one of the places. Delta as a target takes long."""
     declared = [
         ("stateless", "scd2", ("postgres", FILES)),
-        ("stateful", "merge", ("duckdb", FILES)),
+        ("stateful", "merge", ("mysql", FILES)),
         ("stateless", "truncate", ("sqlite", FILES)),
-        ("stateful", "append", ("postgres", FILES)),
+        ("stateful", "append", ("duckdb", FILES)),
     ]
     cases = []
     for number, point in enumerate((*STEPS, *INSIDE)):
@@ -111,6 +111,7 @@ def contents(orders: Orders, case: Case) -> dict[str, Counter[str]]:
         "duckdb": orders.in_database,
         "sqlite": orders.in_sqlite,
         "postgres": orders.in_postgres,
+        "mysql": orders.in_mysql,
         "delta_local": orders.in_delta,
         FILES: lambda _: [tuple(row.get(name) for name in columns.split(", ")) for row in orders.in_files()],
     }

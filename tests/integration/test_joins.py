@@ -1,14 +1,18 @@
 """Joins of two streams through Spark: what a user finds in the target, in the result and among the dead letters."""
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
 
 from ematix_flow.errors import DeclarationError
 from ematix_flow.testing import PipelineTest, pipeline_test
+from tests.kernels.join_oracle import LEFT, RIGHT, Oracle, Row
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -41,6 +45,14 @@ right_source = "payments"
 left_keys = ["id"]
 right_keys = ["order_id"]
 """
+KINDS = {
+    "inner": (False, False),
+    "left_outer": (True, False),
+    "right_outer": (False, True),
+    "full_outer": (True, True),
+}
+OFTEN = (("full_outer", "reopen"), ("left_outer", "dlq"))
+SECOND = 1_000_000
 WITHIN_TEN_SECONDS = TWO + "time_window_ms = 10000\n"
 UP_TO_TEN_LATER = TWO + "min_delta_ms = 0\nmax_delta_ms = 10000\n"
 
@@ -212,3 +224,59 @@ as = "amount"
         assert paid.metric("rows_written_total", target="paid") == 3
         assert paid.metric("windows_emitted_total") == 3
         assert paid.metric("state_bytes") == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "late"),
+    [
+        pytest.param(kind, late, marks=[pytest.mark.slow] * ((kind, late) not in OFTEN))
+        for kind, late in product(KINDS, ("drop", "reopen", "dlq"))
+    ],
+)
+def test_a_random_history_comes_out_as_the_oracle_says(kind: str, late: str) -> None:
+    least, most, lateness, allowed = -4, 7, 3, 5 if late == "reopen" else 0
+    oracle = Oracle(
+        least=least * SECOND, most=most * SECOND, outer=KINDS[kind], reopens=late == "reopen", allowed=allowed * SECOND
+    )
+    chance, latest, watermark = Random(f"{kind} {late}"), [-(2**61)] * 2, -(2**62)
+    expected: Counter[Any] = Counter()
+    late_rows: Counter[str] = Counter()
+    more = f'kind = "{kind}"\nlate_data = "{late}"\nmin_delta_ms = {least * 1000}\nmax_delta_ms = {most * 1000}\n'
+    more += f"allowed_lateness_ms = {allowed * 1000}\n" if late == "reopen" else ""
+
+    def step(rows: list[Row]) -> None:
+        oracle.step(rows, watermark)
+        expected.update((left, right) for left, right, _, gone in oracle.emitted if not gone)
+        late_rows.update({"dlq" if late == "dlq" else "drop": len(oracle.late), "reopen": oracle.reopened})
+
+    with pipeline_test(TWO + more + f"[watermark]\nlateness_ms = {lateness * 1000}\n") as paid:
+        number = 0
+        for batch in range(6):
+            rows = []
+            for side in (LEFT, RIGHT):
+                for _ in range(chance.randint(1, 12)):
+                    key, second = chance.choice([1, 2, 3, None]), 6 * batch + chance.randint(-8, 8)
+                    rows.append(Row(side, (key,), number, second * SECOND))
+                    number += 1
+            both(
+                paid,
+                [order(row.key[0], row.time / SECOND, item=str(row.number)) for row in rows if row.side == LEFT],
+                [payment(row.key[0], row.time / SECOND, str(row.number)) for row in rows if row.side == RIGHT],
+            )
+            step(rows)
+            latest = [max(latest[side], *(row.time for row in rows if row.side == side)) for side in (LEFT, RIGHT)]
+            watermark = min(latest) - lateness * SECOND
+        result = paid.run()
+        step([])
+        watermark = max(watermark, oracle.last_deadline(watermark) or watermark)
+        step([])
+        found = Counter(
+            (None if row["left_item"] is None else int(row["left_item"]), _whole(row["right_amount"]))
+            for row in paid.rows()
+        )
+        assert found == expected
+        assert result.late_rows == dict(+late_rows)
+
+
+def _whole(amount: Decimal | None) -> int | None:
+    return None if amount is None else int(amount)

@@ -1,4 +1,4 @@
-"""Nexmark's queries 5, 7, 8 and 11, as far as windows go, with the answers of DuckDB over the same events."""
+"""Nexmark's queries 5, 7, 8, 11 and one like 20, with the answers of DuckDB over the same events."""
 
 from random import Random
 from typing import Any
@@ -104,3 +104,49 @@ def answered(nexmark: list[dict[str, Any]], kind: str, query: str) -> list[tuple
     with duckdb.connect() as db:
         db.register(kind.lower(), wanted)
         return db.execute(f"SELECT * FROM ({query}) ORDER BY ALL").fetchall()
+
+
+# Rows of two kinds of events that belong together, what is kept of each pair, and the same in DuckDB's SQL.
+JOINS: dict[str, tuple[tuple[str, str], tuple[str, str], str, str, str]] = {
+    "q8, persons who sell at once": (
+        ("Person", "id long, name string, date_time long"),
+        ("Auction", "seller long, date_time long"),
+        'left_keys = ["id"]\nright_keys = ["seller"]\ntime_window_ms = 1000',
+        """SELECT left_id, left_name, left_date_time DIV 1000 AS second FROM source
+           WHERE left_date_time DIV 1000 = right_date_time DIV 1000""",
+        """SELECT p.id, p.name, p.date_time // 1000 FROM person p JOIN auction a
+           ON p.id = a.seller AND p.date_time // 1000 = a.date_time // 1000""",
+    ),
+    "q20, bids with their auctions": (
+        ("Auction", "id long, category long, date_time long"),
+        ("Bid", "auction long, price long, date_time long"),
+        'left_keys = ["id"]\nright_keys = ["auction"]\nmin_delta_ms = 0\nmax_delta_ms = 2000\nkind = "left_outer"',
+        "SELECT left_id, left_category, right_price FROM source WHERE left_category = 10",
+        """SELECT a.id, a.category, b.price FROM auction a LEFT JOIN bid b
+           ON a.id = b.auction AND b.date_time BETWEEN a.date_time AND a.date_time + 2000 WHERE a.category = 10""",
+    ),
+}
+
+
+@pytest.mark.parametrize("query", JOINS)
+def test_the_pairs_are_duckdbs(orders: Orders, nexmark: list[dict[str, Any]], query: str) -> None:
+    left, right, bound, sql, answer = JOINS[query]
+    sources = ""
+    for kind, schema in (left, right):
+        (orders.inbox / kind).mkdir()
+        for number, batch in enumerate(cut(nexmark)):
+            orders.arrive(f"{kind}/{number}.jsonl", [event[kind] for event in batch if kind in event])
+        sources += f'[[sources]]\nkind = "object_store_local"\npath = "{orders.inbox}"\nquery = "{kind}"\n'
+        sources += f'format = "json_lines"\nmax_files_per_batch = 1\nschema = "{schema}"\n'
+    join = f'[transform.join]\nleft_source = "{left[0]}"\nright_source = "{right[0]}"\n{bound}\n'
+    join += 'event_time_column = "date_time"\n'
+    target = f'[target]\nkind = "duckdb"\npath = "{orders.database}"\n[target.table]\nname = "orders"\n'
+    watermark = "[watermark]\nlateness_ms = 200\n"
+    text = f'pipeline_name = "orders"\n{sources}{target}{watermark}[transform]\nsql = """{sql}"""\n{join}'
+    run_pipeline(config_str=text, bounded=True)
+    with duckdb.connect() as db:
+        for kind, _ in (left, right):
+            db.register(kind.lower(), pa.Table.from_pylist([event[kind] for event in nexmark if kind in event]))
+        expected = db.execute(f"SELECT * FROM ({answer}) ORDER BY ALL").fetchall()
+    assert orders.in_database() == expected
+    assert expected

@@ -15,7 +15,7 @@ from ematix_flow import PostgresConnection
 from ematix_flow.errors import FlowError, MissingExtra
 from ematix_flow.sinks.base import TargetRefused, TargetUnavailable
 from ematix_flow.sinks.opening import open_sink
-from ematix_flow.sinks.tables import MODES, Load
+from ematix_flow.sinks.tables import MODES, Dialect, Load
 from ematix_flow.specs import Target
 from tests.contract.backends import Postgres as Backend
 from tests.contract.feeding import Feed
@@ -196,7 +196,7 @@ def test_a_merge_compares_no_row_with_every_other(postgres_url: str) -> None:
         db.execute("INSERT INTO t SELECT i, NULL, 'y' FROM generate_series(1, 100000) AS i")
         db.execute("ANALYZE")
         load = Load("t", "s1", ("id", "part", "name"), ("id",), firm=frozenset({"id"}))
-        null_safe = Load("t", "s1", ("id", "part", "name"), ("part",), null_safe="ARRAY[{}] = ARRAY[{}]")
+        null_safe = Load("t", "s1", ("id", "part", "name"), ("part",), dialect=Dialect(same="ARRAY[{}] = ARRAY[{}]"))
         for how, words in ((load, "t_pkey"), (null_safe, "Hash Cond")):
             for statement in MODES["merge"](how):
                 plan = "\n".join(line for (line,) in db.execute(f"EXPLAIN {statement}".encode()))

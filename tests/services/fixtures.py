@@ -9,6 +9,7 @@ from tests.services import postgres as postgres_service
 from tests.services import schema_registry as registry_service
 from tests.services import server
 from tests.services.kafka import Kafka
+from tests.services.mysql import mariadb
 from tests.services.postgres import Postgres
 from tests.services.schema_registry import SchemaRegistry
 
@@ -38,3 +39,9 @@ def kafka() -> Kafka:
 @pytest.fixture(scope="session")
 def registry() -> SchemaRegistry:
     return registry_service.schema_registry()
+
+
+@pytest.fixture
+def mariadb_url() -> str:
+    """A database of the test's own."""
+    return mariadb().new_database()

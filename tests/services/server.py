@@ -74,9 +74,12 @@ class Server(ABC):
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(_END_SECONDS)
 
-    def run(self, *command: str) -> None:
+    def run(self, *command: str, stdin: Path | None = None) -> None:
         """A command that ends, as the user who runs the server."""
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, **self._identity(), check=False)
+        given = stdin.read_text(encoding="utf-8") if stdin else None
+        done = subprocess.run(
+            command, input=given, capture_output=True, text=True, cwd=self.folder, **self._identity(), check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{command[0]} fails:\n{done.stderr}")
 

@@ -46,11 +46,12 @@ def test_the_promise_is_computed(orders: Orders, capsys: pytest.CaptureFixture[s
 
 def test_a_part_that_is_not_built_yet_is_valid_and_named(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
     text = orders.toml(more="[transform.cdc]\n").replace(
-        f'[[targets]]\nkind = "duckdb"\npath = "{orders.database}"', '[[targets]]\nkind = "mysql"\nurl = "${DB}"'
+        f'[[targets]]\nkind = "duckdb"\npath = "{orders.database}"',
+        '[[targets]]\nkind = "bigquery"\nproject = "p"\ndataset = "d"',
     )
     one = validated(capsys, text)
     assert "[transform.cdc]" in str(one["not_built"])
-    assert "target 'mysql'" in str(one["not_built"])
+    assert "target 'bigquery'" in str(one["not_built"])
     assert main(["validate", "p.toml"]) == 0
     assert "1 pipeline cannot be run by this version yet" in capsys.readouterr().out
 
@@ -101,10 +102,12 @@ def test_spark_sql_that_cannot_be_read_is_a_warning(orders: Orders, capsys: pyte
 def test_a_run_of_what_is_not_built_is_refused_before_spark_starts(
     orders: Orders, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("p.toml").write_text(orders.toml(targets=()) + '\n[target]\nkind = "mysql"\nurl = "${DB}"\ntable = "t"\n')
+    Path("p.toml").write_text(
+        orders.toml(targets=()) + '\n[target]\nkind = "bigquery"\nproject = "p"\ndataset = "d"\ntable = "t"\n'
+    )
     assert main(["run", "p.toml", "--bounded"]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("error[not-built]: target 'mysql'")
+    assert told.startswith("error[not-built]: target 'bigquery'")
     assert "starting Spark" not in told
 
 

@@ -132,7 +132,7 @@ def test_connections_are_declared_in_the_same_namespace() -> None:
     assert get_connection("warehouse") == DuckDBConnection(name="warehouse", path="x.duckdb")
 
 
-@pytest.mark.parametrize("name", ["pipeline", "job", "feature_view", "workflow", "warehouse_pipeline"])
+@pytest.mark.parametrize("name", ["feature_view", "workflow", "warehouse_pipeline"])
 def test_what_is_not_built_says_so(name: str) -> None:
     with pytest.raises(NotBuilt, match=f"ematix.{name} is not built yet in this version"):
         getattr(ematix, name)

@@ -64,6 +64,19 @@ def duckdb(toml: str, **fields: Any) -> tuple[str, dict[str, Any]]:
     return target_of(DUCKDB, 'kind = "duckdb"\npath = "x.duckdb"', toml, **fields)
 
 
+def of_table(toml: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    place = 'kind = "duckdb"\npath = "x.duckdb"\nquery = "t"'
+    return f"[source]\n{place}\n{toml}\n{OUT_TOML}", {"sources": [Source(DUCKDB, "t", **fields)], "target": OUT}
+
+
+def merged(toml: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    """Of a table that is seen whole."""
+    place = 'kind = "duckdb"\npath = "x.duckdb"'
+    kept = f'[target]\n{place}\ntable = "t"\nmode = "merge"\nkeys = ["id"]\n{toml}\n'
+    targets = [Target(DUCKDB, "t", mode="merge", keys=["id"], **fields)]
+    return f'[source]\n{place}\nquery = "s"\n{kept}', {"sources": [Source(DUCKDB, "s")], "targets": targets}
+
+
 def both(toml: str, **keywords: Any) -> tuple[str, dict[str, Any]]:
     """A table or key of the document beside the usual source and target."""
     return toml + "\n" + IN_TOML + OUT_TOML if "[" not in toml else IN_TOML + OUT_TOML + toml, {
@@ -144,6 +157,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         '[source]\nkind = "kafka"\nbootstrap_servers = "broker:9092"\nquery = "t"\non_data_loss = "skip"\n' + OUT_TOML,
         {"sources": [Source(KAFKA, "t", on_data_loss="skip")], "target": OUT},
     ),
+    "Source.incremental_column": of_table('incremental_column = "id"', incremental_column="id"),
+    "Source.keys": of_table('incremental_column = "at"\nkeys = ["id"]', incremental_column="at", keys=["id"]),
+    "Source.lookback": of_table('incremental_column = "at"\nlookback = 5', incremental_column="at", lookback=5),
     "Source.csv_delimiter": source('csv_delimiter = ";"', csv_delimiter=";"),
     "Source.csv_header": source("csv_header = false", csv_header=False),
     "Source.csv_quote": source('csv_quote = "\'"', csv_quote="'"),
@@ -174,6 +190,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Target.primary_key": duckdb('table = "t"\nprimary_key = ["id"]', table="t", primary_key=["id"]),
     "Target.mode": duckdb('table = "t"\nmode = "scd1"\nkeys = ["id"]', table="t", mode="merge", keys=["id"]),
     "Target.keys": duckdb('table = "t"\nkeys = ["id"]', table="t", keys=["id"]),
+    "Target.update_columns": merged('update_columns = ["a"]', update_columns=["a"]),
+    "Target.compare_columns": merged('compare_columns = ["a"]', compare_columns=["a"]),
+    "Target.handle_deletes": merged('handle_deletes = "soft"', handle_deletes="soft"),
     "Target.on_drift": duckdb('table = "t"\non_drift = "evolve"', table="t", on_drift="evolve"),
     "Target.parquet_compression": target('parquet_compression = "zstd"', parquet_compression="zstd"),
     "Target.csv_delimiter": target('csv_delimiter = ";"', csv_delimiter=";"),
@@ -370,6 +389,9 @@ FLAT: dict[str, tuple[Connection, Any]] = {
     "mode": (DELTA, "truncate"),
     "keys": (DELTA, ["id"]),
     "on_drift": (DELTA, "ignore"),
+    "update_columns": (DELTA, ["a"]),
+    "compare_columns": (DELTA, ["a"]),
+    "handle_deletes": (DELTA, "hard"),
 }
 NEEDED = {
     "target_routing_key": {"exchange": "e"},
@@ -383,22 +405,36 @@ NEEDED = {
 def test_every_flat_keyword_is_the_field_of_the_one_target(keyword: str) -> None:
     connection, value = FLAT[keyword]
     needed: dict[str, Any] = NEEDED.get(keyword, {})
-    flat = {keyword: value} | {f"target_{key}": other for key, other in needed.items()}
+    flat: dict[str, Any] = {keyword: value} | {f"target_{key}": other for key, other in needed.items()}
+    if keyword in {"update_columns", "compare_columns", "handle_deletes"}:
+        needed = {"mode": "merge", "keys": ["id"]}
+        flat |= needed
     listed = Target(connection, **{str(PLACES[keyword][-1]): value}, **needed)
-    assert spec_from_keywords(name="p", source=FILES, target=connection, **flat) == spec_from_keywords(
-        name="p", source=FILES, targets=[listed]
+    source: Any = Source(DUCKDB, "t") if keyword == "handle_deletes" else Source(FILES)
+    assert spec_from_keywords(name="p", sources=[source], target=connection, **flat) == spec_from_keywords(
+        name="p", sources=[source], targets=[listed]
     )
 
 
 @pytest.mark.parametrize("keyword", [key for key, place in PLACES.items() if place[:2] == ("sources", 0)][1:])
 def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None:
     field = str(PLACES[keyword][-1])
-    value = {"csv_header": False, "max_rows_per_batch": 5, "max_files_per_batch": 5, "on_data_loss": "fail"}.get(
-        field, ";"
-    )
+    value = {
+        "csv_header": False,
+        "max_rows_per_batch": 5,
+        "max_files_per_batch": 5,
+        "on_data_loss": "fail",
+        "lookback": 5,
+        "keys": ["id"],
+    }.get(field, ";")
+    of_database = field in {"incremental_column", "lookback", "keys"}
+    connection: Any = DUCKDB if of_database else FILES
     flat: dict[str, Any] = {keyword: value}
-    assert spec_from_keywords(name="p", source=FILES, target=OUT, **flat) == spec_from_keywords(
-        name="p", sources=[Source(FILES, **{field: value})], target=OUT
+    more: dict[str, Any] = {"query": "t", "incremental_column": "at", field: value} if of_database else {field: value}
+    if of_database:
+        flat = {"source_query": "t", "incremental_column": "at", **flat}
+    assert spec_from_keywords(name="p", source=connection, target=OUT, **flat) == spec_from_keywords(
+        name="p", sources=[Source(connection, **more)], target=OUT
     )
 
 

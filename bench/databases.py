@@ -1,0 +1,197 @@
+"""Databases as targets and sources, on servers of their own, one after the other in one process.
+
+    python -m bench.databases [--scale 1.0] [--only append|merge|read]
+
+append: Parquet -> table, against the same read with Spark's noop sink, and against rows that are collected and handed
+to the driver's own `executemany`. merge: rows into ten times as many, half of them changed, against MERGE of the
+database from a table that is there already. read: table -> DuckDB, against ADBC alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ematix_flow import (
+    DuckDBConnection,
+    MySQLConnection,
+    ObjectStoreLocalConnection,
+    PostgresConnection,
+    run_streaming_pipeline,
+)
+from ematix_flow.specs import SparkSettings
+from ematix_flow.streams.session import session_for
+from tests.services import server
+from tests.services.mysql import mariadb
+from tests.services.postgres import postgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = "id long, customer string, amount double, price decimal(12,2), paid boolean, ts timestamp"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--only", choices=["append", "merge", "read"])
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="bench-databases-"))
+    os.environ["EMATIX_FLOW_HOME"] = str(folder / "home")
+    spark = session_for(SparkSettings(master="local[2]"))
+    million = int(1_000_000 * given.scale)
+    try:
+        for name, work in {"append": append, "merge": merge, "read": read}.items():
+            if given.only in {None, name}:
+                work(spark, folder / name, million)
+    finally:
+        spark.stop()
+        server.end_all()
+        shutil.rmtree(folder)
+
+
+def append(spark: SparkSession, folder: Path, million: int) -> None:
+    rows = 2 * million
+    _written(folder / "in", 0, rows)
+    _stream(spark, folder, "warm-up", None)
+    noop = _timed(lambda: _stream(spark, folder, "noop", None))
+    print(f"append, {rows:,} rows from Parquet")
+    _line("Spark's noop sink", rows, noop)
+    for name, connection in _targets().items():
+        taken = _timed(lambda c=connection: _copy(spark, folder / "in", c, f"append-{c.kind}"))
+        _line(f"{name}, exactly once", rows, taken, f"{taken / noop:.2f} x noop")
+    url = postgres().new_database()
+    some = min(rows, 200_000)
+    taken = _timed(lambda: _by_hand(spark, folder / "in", url, some))
+    _line("PostgreSQL, collect and executemany", some, taken)
+
+
+def merge(spark: SparkSession, folder: Path, million: int) -> None:
+    """A million rows, half of which are there and differ, into ten million."""
+    _written(folder / "held", 0, 10 * million)
+    _written(folder / "new", 10 * million - million // 2, million, amount=1.0)
+    url = postgres().new_database()
+    connection = PostgresConnection(url=url)
+    _copy(spark, folder / "held", connection, "held", mode="merge", keys=["id"])
+    _copy(spark, folder / "new", connection, "staged", table="staged")
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("CREATE TABLE twin AS SELECT * FROM orders")
+        db.execute("ALTER TABLE twin ADD PRIMARY KEY (id)")
+        db.execute("VACUUM ANALYZE")
+        columns = ("customer", "amount", "price", "paid", "ts")
+        assigned = ", ".join(f"{name} = s.{name}" for name in columns)
+        own = _timed(
+            lambda: db.execute(
+                f"MERGE INTO twin AS t USING staged AS s ON t.id = s.id WHEN MATCHED THEN UPDATE SET {assigned} "
+                f"WHEN NOT MATCHED THEN INSERT VALUES (s.id, {', '.join('s.' + name for name in columns)})"
+            )
+        )
+    taken = _timed(lambda: _copy(spark, folder / "new", connection, "merged", mode="merge", keys=["id"]))
+    print(f"merge of {million:,} rows into {10 * million:,}, PostgreSQL")
+    _line("MERGE from a table that is there", million, own)
+    _line("pipeline from Parquet, exactly once", million, taken, f"{taken / own:.2f} x MERGE")
+
+
+def read(spark: SparkSession, folder: Path, million: int) -> None:
+    from adbc_driver_postgresql import dbapi
+
+    rows = 2 * million
+    _written(folder / "in", 0, rows)
+    url = postgres().new_database()
+    _copy(spark, folder / "in", PostgresConnection(url=url), "filled")
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("VACUUM ANALYZE orders")
+
+    def alone() -> None:
+        with dbapi.connect(url) as db, db.cursor() as cursor, closing(duckdb.connect(str(folder / "alone.db"))) as out:
+            cursor.execute("SELECT id, customer, amount, CAST(price AS text) AS price, paid, ts FROM orders")
+            found = cursor.fetch_record_batch()
+            out.register("found", found)
+            out.execute("CREATE TABLE orders AS SELECT * REPLACE (CAST(price AS DECIMAL(12, 2)) AS price) FROM found")
+
+    def pipeline() -> None:
+        run_streaming_pipeline(
+            name="read", source=PostgresConnection(url=url), source_query="orders", target_table="orders",
+            target=DuckDBConnection(path=str(folder / "out.db")), bounded=True, spark=spark,
+        )  # fmt: skip
+
+    own, taken = _timed(alone), _timed(pipeline)
+    print(f"read, {rows:,} rows of PostgreSQL into DuckDB")
+    _line("ADBC alone", rows, own)
+    _line("pipeline, exactly once", rows, taken, f"{taken / own:.2f} x ADBC")
+
+
+def _targets() -> dict[str, Any]:
+    return {
+        "PostgreSQL": PostgresConnection(url=postgres().new_database()),
+        "MariaDB": MySQLConnection(url=mariadb().new_database()),
+    }
+
+
+def _written(folder: Path, first: int, rows: int, amount: float | None = None) -> None:
+    """In four files."""
+    folder.mkdir(parents=True)
+    chance = np.random.default_rng(7)
+    for number, ids in enumerate(np.array_split(np.arange(first, first + rows), 4)):
+        money = np.full(len(ids), amount) if amount is not None else chance.random(len(ids)) * 100
+        cents = pa.array((money * 100).astype(np.int64)).cast(pa.decimal128(20, 0)).cast(pa.decimal128(12, 2))
+        table = pa.table(
+            {
+                "id": ids,
+                "customer": pa.array([f"customer-{i % 9973}" for i in ids]),
+                "amount": money,
+                "price": cents,
+                "paid": chance.random(len(ids)) < 0.5,
+                "ts": pa.array(1_767_225_600_000_000 + ids * 1000).cast(pa.timestamp("us", "UTC")),
+            }
+        )
+        pq.write_table(table, folder / f"{number}.parquet")
+
+
+def _copy(spark: SparkSession, folder: Path, target: Any, name: str, table: str = "orders", **more: Any) -> None:
+    run_streaming_pipeline(
+        name=name, source=ObjectStoreLocalConnection(path=str(folder), format="parquet"), schema=SCHEMA, target=target,
+        target_table=table, bounded=True, spark=spark, **more,
+    )  # fmt: skip
+
+
+def _stream(spark: SparkSession, folder: Path, name: str, _: None) -> None:
+    rows = spark.readStream.schema(SCHEMA).parquet(str(folder / "in"))
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(folder / f"checkpoint-{name}"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def _by_hand(spark: SparkSession, folder: Path, url: str, rows: int) -> None:
+    found = spark.read.schema(SCHEMA).parquet(str(folder)).limit(rows).collect()
+    with psycopg.connect(url) as db, db.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE orders (id int8, customer text, amount float8, price numeric, paid bool, ts timestamptz)"
+        )
+        cursor.executemany("INSERT INTO orders VALUES (%s, %s, %s, %s, %s, %s)", found)
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _line(name: str, rows: int, seconds: float, more: str = "") -> None:
+    print(f"  {name:38} {seconds:7.2f} s  {rows / seconds:12,.0f} rows/s  {more}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

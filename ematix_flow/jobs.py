@@ -1,0 +1,315 @@
+"""Batch pipelines: what `@ematix.pipeline` declares, and the bounded stream that it becomes."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from ematix_flow.config import resolve_connection
+from ematix_flow.connections import Connection
+from ematix_flow.errors import DeclarationError, Problem
+from ematix_flow.model import Declared
+from ematix_flow.normalize import FrameTransform, identifier
+from ematix_flow.origins import place
+from ematix_flow.problems import complain, near, shown
+from ematix_flow.specs import PipelineSpec, Source, Target
+from ematix_flow.specs.fields import ConnectionRef, Flag, Name, Names, Positive
+from ematix_flow.table import ManagedTable, TableDefinition
+
+_RUNTIME = "ematix_flow.batch.pipeline"
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What one run of a batch pipeline did. Every count is of this run alone, over all of its targets."""
+
+    pipeline: str
+    run_id: str
+    status: str
+    """success, failed or dry_run."""
+    path: str
+    """same_db: one statement of the database; cross_db: through Spark."""
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_unchanged: int = 0
+    rows_deleted: int = 0
+    rows_closed: int = 0
+    duration_seconds: float = 0.0
+    targets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The same counts by target."""
+
+
+def _declared_table(value: Any) -> Any:
+    if not (isinstance(value, type) and issubclass(value, ManagedTable)):
+        raise complain(f"found {shown(value)}", "a class under @ematix.table")
+    return value
+
+
+def _transforms(value: Any) -> Any:
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if not isinstance(one, FrameTransform):
+            raise complain(
+                f"found {shown(one)}", "deduplicate_by, filter_where, limit or sample_pct of ematix_flow.normalize"
+            )
+    return tuple(value)
+
+
+def _steps(value: Any) -> Any:
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if not isinstance(one, str) and not callable(one):
+            raise complain(f"found {shown(one)}", "a SQL statement or a function")
+    return tuple(value)
+
+
+TableClass = Annotated[Any, BeforeValidator(_declared_table)]
+Mode = Literal["append", "truncate", "merge", "scd1", "scd2"]
+
+
+class Retry(Declared):
+    """How often a failed run is tried again, and when."""
+
+    max_attempts: Positive = 1
+    """How often it is tried, the first time included."""
+    backoff: Literal["fixed", "linear", "exponential"] = "exponential"
+    """How the time between two attempts grows."""
+    base_secs: Positive = 30
+    """Time before the second attempt."""
+    max_backoff_secs: Positive = 3600
+    """Longest time between two attempts."""
+
+
+class JobTarget(Declared):
+    """One target of a batch pipeline: `ematix.target(Cls, mode=..., keys=...)`."""
+
+    target: TableClass
+    """Class of the table."""
+    mode: Mode = "append"
+    """How rows are applied."""
+    target_connection: ConnectionRef | None = None
+    """Connection of this target; without it, the pipeline's."""
+    keys: Names = ()
+    """Columns that rows are matched by."""
+    update_columns: Names = ()
+    """The only columns that merge changes."""
+    compare_columns: Names = ()
+    """The only columns by which merge sees a change."""
+    handle_deletes: Literal["hard", "soft"] | None = None
+    """What becomes of rows that a snapshot no longer has."""
+    on_drift: Literal["error", "evolve", "ignore"] | None = None
+    """What to do when the rows no longer fit the table."""
+
+
+class Job(Declared):
+    """All that `@ematix.pipeline` takes."""
+
+    name: Name
+    """Name of the pipeline."""
+    target: TableClass | None = None
+    """Class of the table."""
+    targets: tuple[JobTarget, ...] = ()
+    """Several targets, instead of one."""
+    mode: Mode = "append"
+    """How rows are applied."""
+    source_connection: ConnectionRef | None = None
+    """Where rows come from; without it, the target's connection."""
+    target_connection: ConnectionRef = "default"
+    """Where rows go to."""
+    source_table: Name | None = None
+    """Table to read, for a function that returns nothing."""
+    column_map: dict[str, str] = Field(default_factory=dict)
+    """Column of the target -> column of the source, where their names differ."""
+    keys: Names = ()
+    """Columns that rows are matched by."""
+    update_columns: Names = ()
+    """The only columns that merge changes."""
+    compare_columns: Names = ()
+    """The only columns by which merge sees a change."""
+    event_timestamp_column: Name | None = None
+    """Column of the source that tells when a row happened; it need not be one of the target."""
+    handle_deletes: Literal["hard", "soft"] | None = None
+    """What becomes of rows that a snapshot no longer has."""
+    incremental_column: Name | None = None
+    """Column that only grows; only what is new is read."""
+    lookback: int | None = Field(default=None, ge=0)
+    """How far below the highest incremental value rows may still come."""
+    on_drift: Literal["error", "evolve", "ignore"] | None = None
+    """What to do when the rows no longer fit the table."""
+    force_path: Literal["same_db", "cross_db"] | None = None
+    """How it has to run; without it, in the database where that is possible."""
+    transforms_pre: Annotated[tuple[Any, ...], BeforeValidator(_transforms)] = ()
+    """What is done to the rows of a batch before anything else."""
+    transforms_post: Annotated[tuple[Any, ...], BeforeValidator(_steps)] = ()
+    """SQL for the target's database, or functions, run after a successful load."""
+    continue_on_failure: Flag = False
+    """Whether pipelines that depend on this one run although it failed."""
+    continue_on_failure_post: Flag = False
+    """Whether a failing transforms_post leaves the run a success."""
+    schedule: Name | None = None
+    """When it runs, as five fields of cron."""
+    timezone: Name = "UTC"
+    """Time zone of the schedule."""
+    depends_on: Names = ()
+    """Pipelines that have to run before it."""
+    retry: Retry | None = None
+    """How often a failed run is tried again."""
+
+    def all_targets(self) -> tuple[JobTarget, ...]:
+        if self.targets:
+            return self.targets
+        shared = ("target", "mode", "keys", "update_columns", "compare_columns", "handle_deletes", "on_drift")
+        return (JobTarget(**{name: getattr(self, name) for name in shared if getattr(self, name)}),)
+
+
+class BatchPipeline:
+    """A declared batch pipeline: `.sync()` runs it, `.preview()` and `.dry_run()` look at it first."""
+
+    def __init__(self, function: Callable[..., Any], job: Job) -> None:
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]  # it is run by a method and not by a call
+        self.function, self.job = function, job
+
+    def sync(self, **options: Any) -> JobResult:
+        """Run it now, in this process."""
+        result: JobResult = importlib.import_module(_RUNTIME).sync(self, **options)
+        return result
+
+    def preview(self, rows: int = 10, **options: Any) -> list[dict[str, Any]]:
+        """The first rows as they would be written, without writing them."""
+        found: list[dict[str, Any]] = importlib.import_module(_RUNTIME).preview(self, rows, **options)
+        return found
+
+    def dry_run(self, **options: Any) -> JobResult:
+        """Check that it could run, and tell how; nothing is written."""
+        result: JobResult = importlib.import_module(_RUNTIME).dry_run(self, **options)
+        return result
+
+    def spec(self) -> PipelineSpec:
+        """The bounded stream that it is now. The function is called for it."""
+        job = self.job
+        source = self._source()
+        targets = [self._target(one, several=len(job.all_targets()) > 1) for one in job.all_targets()]
+        fields: dict[str, Any] = {"name": job.name, "sources": [source], "targets": targets}
+        if sql := self.sql(of_table=bool(job.source_table)):
+            fields["transform"] = {"sql": sql}
+        return PipelineSpec(**fields)
+
+    def sql(self, *, of_table: bool) -> str | None:
+        """What Spark makes of the rows; None if it leaves them as they are."""
+        query = "SELECT * FROM source"
+        for transform in self.job.transforms_pre:
+            query = transform.to_sql(query)
+        chosen = self._chosen() if of_table or self.job.column_map else None
+        if chosen is None:
+            return query if self.job.transforms_pre else None
+        inner = f"({query})" if self.job.transforms_pre else "source"
+        return f"SELECT {', '.join(chosen)} FROM {inner}"
+
+    def _chosen(self) -> list[str]:
+        """The columns of the targets, by the names that they have in the source."""
+        renamed, chosen = self.job.column_map, {}
+        for one in self.job.all_targets():
+            for column in one.target.__table__.columns:
+                if not (column.normalizers and column.normalizers[0].derived):
+                    given = renamed.get(column.name, column.name)
+                    chosen[column.name] = f"{identifier(given)} AS {identifier(column.name)}"
+        return list(chosen.values())
+
+    def _source(self) -> Source:
+        job = self.job
+        connection = job.source_connection or job.target_connection
+        given = self._called(connection)
+        if isinstance(given, Source):
+            return given
+        query = given if isinstance(given, str) else job.source_table
+        if query is None:
+            found = f"the function returns {shown(given)}" if given is not None else "the function returns nothing"
+            problem = Problem("source_table", f"missing, and {found}", "a table, or a SELECT that the function returns")
+            raise DeclarationError(f'pipeline "{job.name}"', [problem])
+        options: dict[str, Any] = {
+            "event_time_column": job.event_timestamp_column,
+            "incremental_column": job.incremental_column,
+            "lookback": job.lookback,
+        }
+        return Source(
+            connection=connection, query=query, name="source", **{k: v for k, v in options.items() if v is not None}
+        )
+
+    def _called(self, connection: str | Connection) -> Any:
+        wanted = len(inspect.signature(self.function).parameters)
+        ends = (connection, self.job.target_connection)
+        return self.function(*(resolve_connection(end) for end in ends[:wanted]))
+
+    def _target(self, one: JobTarget, *, several: bool) -> Target:
+        # Targets of one pipeline may want different columns of the same rows.
+        drift = one.on_drift or self.job.on_drift or ("ignore" if several else "error")
+        names = ("mode", "keys", "update_columns", "compare_columns", "handle_deletes")
+        options = {name: getattr(one, name) for name in names if getattr(one, name)}
+        return Target(
+            connection=one.target_connection or self.job.target_connection,
+            table=one.target,
+            on_drift=drift,
+            **options,
+        )
+
+    def __repr__(self) -> str:
+        return f"<batch pipeline {self.job.name!r}>"
+
+
+def declare(function: Callable[..., Any], keywords: Mapping[str, Any]) -> BatchPipeline:
+    """Check what the decorator was given; nothing is opened or run."""
+    code = getattr(function, "__code__", None)
+    origin = place(code.co_filename, code.co_firstlineno) if code else ""
+    subject = f'pipeline "{keywords.get("name") or getattr(function, "__name__", "")}"'
+    if not inspect.isfunction(function):
+        raise DeclarationError("@ematix.pipeline", [Problem("", f"found {shown(function)}", "a function")])
+    problems = _misfits(function, keywords)
+    if problems:
+        raise DeclarationError(subject, problems, origin=origin)
+    given = {key: value for key, value in keywords.items() if value is not None}
+    job = Job(**{"name": function.__name__, **given})
+    if unknown := _unknown_columns(job):
+        raise DeclarationError(subject, unknown, origin=origin)
+    return BatchPipeline(function, job)
+
+
+def _misfits(function: Callable[..., Any], keywords: Mapping[str, Any]) -> list[Problem]:
+    known = list(Job.model_fields)
+    problems = [
+        Problem(key, "unknown keyword", suggestion=near(key, known)) for key in keywords if key not in Job.model_fields
+    ]
+    parameters = list(inspect.signature(function).parameters)
+    if len(parameters) > 2:
+        problems.append(
+            Problem("", f"the function takes {', '.join(parameters)}", "none, the source, or source, target")
+        )
+    if bool(keywords.get("target")) == bool(keywords.get("targets")):
+        both = "given together with targets" if keywords.get("target") else "missing"
+        problems.append(Problem("target", both, "target=Cls, or targets=[ematix.target(Cls, ...)]"))
+    schedule = keywords.get("schedule")
+    if isinstance(schedule, str) and len(schedule.split()) != 5:
+        problems.append(Problem("schedule", f'found "{schedule}"', 'five fields of cron, such as "0 6 * * *"'))
+    return problems
+
+
+def _unknown_columns(job: Job) -> list[Problem]:
+    problems = []
+    for one in job.all_targets():
+        definition: TableDefinition = one.target.__table__
+        for option in ("keys", "update_columns", "compare_columns"):
+            for name in getattr(one, option):
+                if name not in definition.column_names:
+                    allowed = ", ".join(definition.column_names)
+                    guess = near(name, definition.column_names)
+                    problems.append(Problem(option, f'found "{name}", which is no column', allowed, guess))
+    known = [name for one in job.all_targets() for name in one.target.__table__.column_names]
+    problems += [
+        Problem("column_map", f'found "{name}", which is no column of the target', ", ".join(known), near(name, known))
+        for name in job.column_map
+        if name not in known
+    ]
+    return problems

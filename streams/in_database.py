@@ -1,0 +1,104 @@
+"""A pipeline whose source and targets are one database, with nothing to compute elsewhere: statements of that database,
+each with its fence in one transaction, and no Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from ematix_flow.config import connect
+from ematix_flow.connections import Connection
+from ematix_flow.result import RunResult
+from ematix_flow.sinks.base import Batch
+from ematix_flow.sinks.database import DatabaseSink, Query
+from ematix_flow.sinks.opening import open_sink, sink_type
+from ematix_flow.specs import PipelineSpec, Target
+from ematix_flow.state.home import home
+from ematix_flow.streams.sources.database.base import spark_schema
+from ematix_flow.streams.sources.database.source import DATABASES, DatabaseSource, Looked
+from ematix_flow.streams.steps import reached
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+_PLAIN = frozenset({"smallint", "int", "bigint", "float", "double", "string", "binary"})
+
+
+def obstacle(spec: PipelineSpec, *, transforms: bool) -> str:
+    """Why a pipeline has to go through Spark; an empty text if it has not."""
+    source = spec.sources[0]
+    if len(spec.sources) > 1 or source.kind not in DATABASES:
+        return "it has a source that is no database"
+    if any(_place(target.connection) != _place(source.connection) for target in spec.targets):
+        return "source and target are different databases"
+    if transforms or source.schema is not None:
+        return "Spark has to transform or cast the rows"
+    if source.incremental_column is not None:
+        return "only new rows are read"
+    return next(filter(None, map(_obstacle_of, spec.targets)), "")
+
+
+def _obstacle_of(target: Target) -> str:
+    definition = target.table.definition if target.table else None
+    if target.mode == "scd2":
+        return "scd2 compares versions by a hash that Spark computes"
+    columns = definition.columns if definition else ()
+    if any(column.normalizers for column in columns):
+        return "the table has normalizers"
+    written = [column.name for column in columns if column.type.spark_type not in _PLAIN]
+    if written and not sink_type(target).capabilities.typed:
+        return f"Spark has to write {', '.join(written)} in the form that the database keeps"
+    return ""
+
+
+def _place(connection: str | Connection) -> tuple[str, str]:
+    if isinstance(connection, str):
+        return connection, ""
+    return connection.kind, str(getattr(connection, "url", "") or getattr(connection, "path", ""))
+
+
+def run_in_database(spec: PipelineSpec, renamed: Mapping[str, str], *, of_table: bool) -> RunResult:
+    """`renamed` is column of the target -> column of the source; `of_table` says that only those are wanted that the
+    targets have."""
+    began, generation = time.monotonic(), uuid4().hex
+    source = spec.sources[0]
+    looked = DatabaseSource.look(source, connect(source.connection), spec.source_names[0])
+    written, counted = {}, {}
+    for name, target in zip(spec.target_names, spec.targets, strict=True):
+        sink = open_sink(target, name)
+        assert isinstance(sink, DatabaseSink)
+        query, types = _query(looked, target, renamed, source.event_time_column or "", of_table=of_table)
+        sink.prepare(spark_schema(types))
+        batch = Batch(spec.name, generation, 0, scratch=lambda part: home() / part, reached=lambda p: reached(p, 0))
+        applied = sink.load_query(query, batch, batch.fence(name))
+        counted[name] = dict(applied.counts)
+        written[name] = applied.counts.get("inserted", 0) + applied.counts.get("updated", 0)
+    return RunResult(
+        spec.name,
+        "success",
+        batches=1,
+        rows_written=written,
+        row_counts=counted,
+        duration_seconds=time.monotonic() - began,
+    )
+
+
+def _query(
+    looked: Looked, target: Target, renamed: Mapping[str, str], order: str, *, of_table: bool
+) -> tuple[Query, list[tuple[str, DataType]]]:
+    """The SELECT for a target, and the columns that it gives."""
+    held = {column.name.lower(): column for column in looked.columns}
+    definition = target.table.definition if target.table else None
+    names = [column.name for column in looked.columns]
+    if definition and (of_table or renamed):
+        names = [name for name in definition.column_names if renamed.get(name, name).lower() in held]
+    given = {name: held[renamed.get(name, name).lower()] for name in names}
+    quoted = looked.database.quoted
+    chosen = [f"{quoted(column.name)} AS {quoted(name)}" for name, column in given.items()]
+    hidden = "_flow_order" if order.lower() in held else ""
+    if hidden:
+        chosen.append(f"{quoted(held[order.lower()].name)} AS {quoted(hidden)}")
+    sql = f"SELECT {', '.join(chosen)} FROM {looked.relation}"
+    return Query(sql, tuple(given), hidden), [(name, column.type) for name, column in given.items()]

@@ -1,0 +1,210 @@
+"""`@ematix.pipeline`: in the database where that is possible, through Spark where it is not, with the same result."""
+
+import sqlite3
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+
+from ematix_flow import DuckDBConnection, Source, SQLiteConnection, ematix, pk
+from ematix_flow.connections import Connection
+from ematix_flow.errors import DeclarationError, FlowError
+from ematix_flow.normalize import deduplicate_by, filter_where, trim, upper
+from ematix_flow.types import BigInt, Double, Numeric, Text
+from tests.contract.origins import ORIGINS, Base, OfDuckDB, OfPostgres
+
+
+@ematix.table(schema="main", name="orders")
+class Orders:
+    id: Annotated[BigInt, pk()]
+    name: Text | None
+    amount: Double | None
+
+
+@ematix.table(schema="main", name="prices")
+class Prices:
+    id: Annotated[BigInt, pk()]
+    amount: Numeric[10, 2]
+
+
+@ematix.table(schema="main", name="names")
+class Names:
+    id: Annotated[BigInt, pk()]
+    name: Annotated[Text, trim(), upper()] | None
+
+
+@pytest.fixture(params=ORIGINS, ids=lambda origin: origin.name)
+def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Base:
+    made: Base = request.param(tmp_path)
+    if made.name == "mysql":
+        made.run("DROP DATABASE IF EXISTS main")  # of this name there is one per server
+    made.run("CREATE TABLE raw (id bigint, label varchar(20), amount decimal(10, 2), seen int)")
+    return made
+
+
+def filled(origin: Base, *rows: tuple[Any, ...]) -> None:
+    listed = ", ".join(f"({id}, {'NULL' if name is None else repr(name)}, {a}, {s})" for id, name, a, s in rows)
+    origin.run("DELETE FROM raw", f"INSERT INTO raw VALUES {listed}")
+
+
+def declared(origin: Base, *, target: type = Orders, **keywords: Any) -> Any:
+    @ematix.pipeline(
+        target=target,
+        source_connection=origin.connection,
+        target_connection=keywords.pop("target_connection", origin.connection),
+        source_table=keywords.pop("source_table", "raw"),
+        column_map=keywords.pop("column_map", {"name": "label"}),
+        **keywords,
+    )
+    def load() -> None:
+        """Orders."""
+
+    return load
+
+
+def counts(result: Any) -> tuple[int, ...]:
+    return (
+        result.rows_inserted, result.rows_updated, result.rows_unchanged, result.rows_deleted, result.rows_closed,
+    )  # fmt: skip
+
+
+def test_the_database_does_it_alone(origin: Base) -> None:
+    """No Spark: merge with counts, NULL-safe, the last of a key by its time, deletes hard and soft."""
+    filled(origin, (1, "a", 1, 1), (2, None, 2, 1), (2, "later", 2, 2), (3, "c", "NULL", 1))
+    load = declared(origin, mode="merge", keys=["id"], event_timestamp_column="seen", handle_deletes="hard")
+    first = load.sync()
+    assert (first.status, first.path, counts(first)) == ("success", "same_db", (3, 0, 0, 0, 0))
+    assert counts(load.sync()) == (0, 0, 3, 0, 0)
+    filled(origin, (1, "a", 1, 1), (2, None, 2, 1), (4, "d", 4, 1))
+    assert counts(load.sync()) == (1, 1, 1, 1, 0)
+    assert rows(origin) == [(1, "a", 1.0), (2, None, 2.0), (4, "d", 4.0)]
+
+    narrow = declared(
+        origin, mode="scd1", keys=["id"], update_columns=["name"], compare_columns=["amount"], name="narrow"
+    )
+    filled(origin, (1, "other", 1, 1), (2, "set", 9, 1))
+    assert counts(narrow.sync()) == (0, 1, 1, 0, 0)
+    assert rows(origin) == [(1, "a", 1.0), (2, "set", 2.0), (4, "d", 4.0)]
+    again = declared(origin, mode="truncate", name="again", source_table="raw")
+    assert counts(again.sync()) == (2, 0, 0, 3, 0)
+
+
+def test_soft_deletes_are_taken_back(origin: Base) -> None:
+    filled(origin, (1, "a", 1, 1), (2, "b", 2, 1))
+    load = declared(origin, mode="merge", keys=["id"], handle_deletes="soft")
+    load.sync()
+    filled(origin, (1, "a", 1, 1))
+    assert counts(load.sync()) == (0, 0, 1, 1, 0)
+    assert counts(load.sync()) == (0, 0, 1, 0, 0)
+    assert [bool(flag) for _, flag in rows(origin, "id, _is_deleted")] == [False, True]
+    filled(origin, (1, "a", 1, 1), (2, "b", 2, 1))
+    assert counts(load.sync()) == (0, 1, 1, 0, 0)
+    assert [bool(flag) for _, flag in rows(origin, "id, _is_deleted")] == [False, False]
+
+
+def test_through_spark_to_several_targets(tmp_path: Path, spark: SparkSession) -> None:
+    """Postgres to two DuckDB tables, one of them a history; with normalizers and transforms before and after."""
+    origin = OfPostgres(tmp_path)
+    origin.run("CREATE TABLE raw (id bigint, label varchar(20), amount decimal(10, 2), seen timestamptz)")
+    origin.run(
+        "INSERT INTO raw VALUES (1, ' a ', 1, '2026-01-01'), (1, ' b ', 1, '2026-01-02'), (2, 'x', 1, '2026-01-01'), "
+        "(3, 'out', 9, '2026-01-01')"
+    )
+    out = DuckDBConnection(path=str(tmp_path / "out.duckdb"))
+    done: list[str] = []
+
+    @ematix.pipeline(
+        targets=[
+            ematix.target(Names, mode="merge", keys=["id"], handle_deletes="hard"),
+            ematix.target(Orders, mode="scd2", keys=["id"], handle_deletes="soft"),
+        ],
+        source_connection=origin.connection,
+        target_connection=out,
+        event_timestamp_column="seen",
+        transforms_post=["CREATE TABLE IF NOT EXISTS done AS SELECT 1 AS one", lambda: done.append("yes")],
+    )
+    def load(source: Connection) -> str:
+        return "SELECT id, label AS name, amount, seen FROM raw WHERE amount < 5"
+
+    assert [row["name"] for row in load.preview(5, spark=spark)] == ["A", "B", "X"]
+    looked = load.dry_run()
+    assert (looked.status, looked.path, counts(looked)) == ("dry_run", "cross_db", (0, 0, 0, 0, 0))
+    result = load.sync(spark=spark)
+    assert (result.path, counts(result)) == ("cross_db", (5, 0, 0, 0, 0))
+    assert result.targets["main.names"]["inserted"] == 2
+    assert done == ["yes"]
+    origin.run("DELETE FROM raw WHERE id = 2")
+    second = load.sync(spark=spark)
+    assert second.targets["main.names"] == {"inserted": 0, "updated": 0, "unchanged": 1, "deleted": 1, "closed": 0}
+    assert second.targets["main.orders"]["closed"] == 1
+    with duckdb.connect(str(tmp_path / "out.duckdb"), read_only=True) as db:
+        assert db.execute("SELECT id, name FROM names").fetchall() == [(1, "B")]
+        history = "SELECT id, name, is_current FROM orders ORDER BY id, valid_from"
+        assert db.execute(history).fetchall() == [(1, " a ", False), (1, " b ", True), (2, "x", False)]
+
+
+@pytest.mark.slow
+def test_new_rows_are_appended_once_through_spark(tmp_path: Path, spark: SparkSession) -> None:
+    origin = OfDuckDB(tmp_path)
+    origin.run("CREATE TABLE raw (id bigint, label varchar, amount decimal(10, 2), seen int)")
+    filled(origin, (1, "a", 1, 1), (2, "b", 2, 2), (2, "b", 2, 2))
+    load = declared(
+        origin,
+        target_connection=DuckDBConnection(path=str(tmp_path / "out.duckdb")),
+        incremental_column="seen",
+        transforms_pre=[deduplicate_by("id"), filter_where("amount > 0")],
+    )
+    assert counts(load.sync(spark=spark)) == (2, 0, 0, 0, 0)
+    origin.run("INSERT INTO raw VALUES (3, 'c', 3, 2), (4, 'd', 0, 3)")
+    assert counts(load.sync(spark=spark)) == (1, 0, 0, 0, 0)
+
+
+def _of_three(a: Any, b: Any, c: Any) -> None:
+    """One too many."""
+
+
+def test_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError) as error:
+        ematix.pipeline(target=Orders, mdoe="merge", schedule="daily")(_of_three)
+    told = str(error.value)
+    assert 'did you mean "mode"' in told
+    assert "a, b, c" in told
+    assert '"daily"' in told
+    with pytest.raises(DeclarationError, match=r'found "nmae".*did you mean "name"'):
+        ematix.pipeline(target=Orders, mode="merge", keys=["nmae"])(lambda: None)
+    with pytest.raises(DeclarationError, match="no column of the target"):
+        ematix.pipeline(target=Orders, column_map={"x": "y"})(lambda: None)
+    with pytest.raises(DeclarationError, match="missing, and the function returns nothing"):
+        ematix.pipeline(target=Orders, target_connection=OfDuckDB(tmp_path).connection)(lambda: None).sync()
+    with pytest.raises(DeclarationError, match="targets"):
+        ematix.pipeline(mode="merge")(lambda: None)
+
+
+def test_a_path_that_is_forced_says_what_stands_in_its_way(tmp_path: Path) -> None:
+    origin = OfDuckDB(tmp_path)
+    origin.run("CREATE TABLE raw (id bigint, label varchar, amount decimal(10, 2), seen int)")
+    load = declared(origin, target=Names, force_path="same_db")
+    with pytest.raises(FlowError, match="normalizers"):
+        load.sync()
+    file = SQLiteConnection(path=str(tmp_path / "a.sqlite"))
+    of_decimals = ematix.pipeline(target=Prices, target_connection=file, source_table="raw")(lambda: None)
+    with sqlite3.connect(tmp_path / "a.sqlite") as db:
+        db.execute("CREATE TABLE raw (id bigint, amount decimal)")
+    assert of_decimals.dry_run().path == "cross_db", "SQLite keeps decimals as texts, and Spark writes them"
+    assert declared(origin, force_path="cross_db").dry_run().path == "cross_db"
+
+    @ematix.job(target=Orders, target_connection=origin.connection)
+    def of_a_source(source: Connection, target: Connection) -> Source:
+        return Source(source, "SELECT id, label AS name, amount FROM raw", name="source")
+
+    assert of_a_source.sync().path == "same_db"
+    with pytest.raises(FlowError, match="nowhere"):
+        declared(origin, source_table="nowhere").dry_run()
+
+
+def rows(origin: Base, columns: str = "id, name, amount") -> list[tuple[Any, ...]]:
+    found = origin.rows(f"SELECT {columns} FROM main.orders ORDER BY id")
+    return [tuple(float(value) if isinstance(value, Decimal) else value for value in row) for row in found]
