@@ -73,7 +73,7 @@ def test_new_rows_of_a_growing_column_come_once_ties_and_late_ones_included(orig
     assert copied(origin, "SELECT name, epoch_us(seen) FROM copied WHERE id = 1") == [("a", 1767225660_000000)]
 
 
-@every("mysql")
+@every("")
 def test_a_snapshot_is_taken_once_per_run(origin: Base, spark: SparkSession) -> None:
     origin.run("CREATE TABLE orders (id int, amount decimal(10, 2))", "INSERT INTO orders VALUES (1, 1.5), (2, 2.5)")
     query = "SELECT id, amount * 2 AS amount FROM orders WHERE id < 10"

@@ -197,6 +197,7 @@ def test_a_server_that_goes_away_and_one_that_lets_nobody_in(tmp_path: Path, spa
             assert place in str(error.value) or words == "MyISAM"
 
 
+@pytest.mark.slow
 def test_a_lock_of_another_program_passes(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     patient = tuple(part.replace("30", "1") for part in mysql_address._SETTINGS)
     monkeypatch.setattr("ematix_flow.sinks.mysql.connected", partial(mysql_address.connected, settings=patient))
