@@ -6,7 +6,7 @@ depends on these internals of Spark 4.2 is here, and the tests of the transform 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -82,6 +82,20 @@ def _is_widening(cast: Expression) -> bool:
     source, result = cast.child().dataType(), cast.dataType()
     rule = getattr(getattr(_jvm().org.apache.spark.sql.catalyst.expressions, "Cast$"), "MODULE$")
     return bool(source.sameType(result) or rule.canUpCast(source, result))
+
+
+def spelled_out(value: Expression, meant: Mapping[str, Expression] | None = None) -> Expression:
+    """With what is evaluated once and meant several times, as in `nullif` and `between`, written where it is meant:
+    an expression can then be taken apart."""
+    meant = meant or {}
+    if kind(value) == "CommonExpressionRef":
+        return meant[value.id().toString()]
+    if kind(value) == "With":
+        defined = {one.id().toString(): spelled_out(one.child(), meant) for one in items(value.defs())}
+        return spelled_out(value.child(), {**meant, **defined})
+    before = children(value)
+    after = [spelled_out(child, meant) for child in before]
+    return value if all(one is other for one, other in zip(before, after, strict=True)) else with_children(value, after)
 
 
 def kind(node: Plan | Expression) -> str:

@@ -72,7 +72,7 @@ class SqlTransform:
     def _rebuilt(self, rows: DataFrame, step: Plan, hidden: set[int]) -> DataFrame:
         """One projection or filter of the SELECT, over rows that have all that is ours."""
         if catalyst.kind(step) == "Filter":
-            return self._filtered(rows, step.condition())
+            return self._filtered(rows, catalyst.spelled_out(step.condition()))
         attempts, outputs = [], []
         for number, one in enumerate(catalyst.items(step.projectList())):
             if number in hidden or one.name().startswith(OURS):
@@ -80,7 +80,7 @@ class SqlTransform:
             if catalyst.kind(one) != "Alias" or catalyst.cannot_fail(one.child()):
                 outputs.append(catalyst.column(one))
             else:
-                attempts.append(attempt(one.child(), one, rows))
+                attempts.append(attempt(catalyst.spelled_out(one.child()), one, rows))
                 outputs.append(catalyst.column(one.toAttribute()))
         return tagged(rows, attempts, outputs, self.origin, "transform")
 

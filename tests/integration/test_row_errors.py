@@ -309,3 +309,13 @@ def test_a_repeated_batch_counts_and_keeps_its_bad_rows_once(orders: Orders) -> 
     assert (result.rows_consumed, result.dlq_rows) == (6, {"decode": 1, "transform": 1})
     assert result.rows_written == {"orders": 4, "orders_2": 4}
     assert sorted(letter.stage for letter in orders.dead_letters()) == ["decode", "transform"]
+
+
+def test_what_an_expression_means_several_times_is_tried_as_well(orders: Orders) -> None:
+    orders.arrive("a.jsonl", [{"id": 1, "t": "5"}, {"id": 2, "t": ""}, {"id": 3, "t": "x"}, {"id": 4, "t": "9"}])
+    sql = "SELECT id, CAST(nullif(t, '') AS INT) AS n FROM source WHERE CAST(nullif(t, '') AS INT) BETWEEN 1 AND 5 OR id = 2"
+
+    result = orders.run(schema="id long, t string", sql=sql, on_error="dlq", targets=("json_lines",))
+
+    assert orders.in_files() == [{"id": 1, "n": 5}, {"id": 2}]
+    assert result.dlq_rows == {"transform": 1}
