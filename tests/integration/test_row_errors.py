@@ -313,7 +313,8 @@ def test_a_repeated_batch_counts_and_keeps_its_bad_rows_once(orders: Orders) -> 
 
 def test_what_an_expression_means_several_times_is_tried_as_well(orders: Orders) -> None:
     orders.arrive("a.jsonl", [{"id": 1, "t": "5"}, {"id": 2, "t": ""}, {"id": 3, "t": "x"}, {"id": 4, "t": "9"}])
-    sql = "SELECT id, CAST(nullif(t, '') AS INT) AS n FROM source WHERE CAST(nullif(t, '') AS INT) BETWEEN 1 AND 5 OR id = 2"
+    number = "CAST(nullif(t, '') AS INT)"
+    sql = f"SELECT id, {number} AS n FROM source WHERE {number} BETWEEN 1 AND 5 OR id = 2"
 
     result = orders.run(schema="id long, t string", sql=sql, on_error="dlq", targets=("json_lines",))
 
