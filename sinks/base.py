@@ -103,6 +103,9 @@ class Sink(Protocol):
         """Step 5, all or nothing. If the fence is there it does nothing and says so. Rows that the target does not
         accept raise `TargetRefused`. A failure leaves the batch to be planned again with the same rows."""
 
+    def forget(self) -> None:
+        """The batch is over, however it ended; what the sink holds of it in memory can go."""
+
 
 class SchemaDrift(FlowError):
     """The rows of the pipeline no longer fit the table they go to."""

@@ -182,6 +182,9 @@ class DatabaseSink(ABC):
 
             return refused_rows([number for (number,) in found], attempt)
 
+    def forget(self) -> None:
+        """What is staged lies on the disk, or in the database."""
+
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
         try:
             applied = self._apply(staged, batch, fence)

@@ -82,6 +82,9 @@ class DeltaSink:
         refused = rows.select(ROW, reason.alias("reason")).where("reason IS NOT NULL").collect()
         return {row[ROW]: row["reason"] for row in refused}
 
+    def forget(self) -> None:
+        """What is staged lies on the disk, or in the database."""
+
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
         table = self._table()
         application = f"{fence.pipeline}/{fence.target}/{fence.generation}"

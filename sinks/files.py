@@ -92,6 +92,9 @@ class FilesSink:
         shutil.rmtree(staged.folder)
         return Applied(done=True)
 
+    def forget(self) -> None:
+        """What is staged lies on the disk, or in the database."""
+
     def _note(self, batch: Batch, kind: str) -> Path:
         return self._hidden / f"{file_name(batch.pipeline)}.{file_name(self._name)}.{kind}"
 

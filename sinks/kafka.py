@@ -56,7 +56,7 @@ class KafkaSink:
         return fitting
 
     def stage(self, rows: DataFrame, batch: Batch) -> StagedRecords:
-        self._forget()
+        self.forget()
         self._held = self._made(rows).persist()
         self._held.write.format("noop").mode("overwrite").save()
         self._check_places(self._held)
@@ -68,9 +68,7 @@ class KafkaSink:
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
         assert isinstance(staged, StagedRecords)
         batch.reached("apply/before-sending")
-        done = self._sent(staged.records, batch, fence)
-        self._forget()
-        return Applied(done)
+        return Applied(self._sent(staged.records, batch, fence))
 
     def _made(self, rows: DataFrame) -> DataFrame:
         return records(rows, self._target, self._payload)
@@ -135,7 +133,7 @@ class KafkaSink:
             return KafkaRefused(f"{self._user}: {said}", next_step="correct the connection, or the rights of its user")
         return TargetUnavailable(f"{self._user}: records could not be sent: {said}", next_step="see that Kafka runs")
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         if self._held is not None:
             self._held.unpersist()
             self._held = None

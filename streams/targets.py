@@ -200,6 +200,8 @@ class Targets:
 
     def forget(self) -> None:
         """The rows of the batch are no longer needed."""
+        for sink in self._sinks.values():
+            sink.forget()
         if self._cached is not None:
             self._cached.unpersist()
             self._cached = None

@@ -106,13 +106,12 @@ class Orders:
         return [row for file in self.files() for row in _rows(file)]
 
     def files(self) -> list[Path]:
-        """What a reader of the outbox sees."""
-        found = sorted(self.outbox.rglob("*"))
-        return [
-            f
-            for f in found
-            if f.is_file() and not any(p.startswith(("_", ".")) for p in f.relative_to(self.outbox).parts)
-        ]
+        """What a reader of the outbox sees, also while it is written to."""
+        found = []
+        for folder, below, names in os.walk(self.outbox):
+            below[:] = [name for name in below if not name.startswith(("_", "."))]
+            found += [Path(folder) / name for name in names if not name.startswith(("_", "."))]
+        return sorted(found)
 
     def dead_letters(self, name: str = "orders") -> list[DeadLetter]:
         store = DeadLetters(dead_letters_of(name))

@@ -142,7 +142,7 @@ def test_late_rows_are_kept_as_they_were_though_bad_ones_fail(orders: Orders) ->
     assert letter.event_ts == datetime.fromisoformat(at(1))
 
     # By itself it would be a second window with one row.
-    with pytest.raises(UsageError, match="a window of its own"):
+    with pytest.raises(UsageError, match="would not meet the rows"):
         replay(load_toml(text=text(orders, tumbling))[0])
 
 
