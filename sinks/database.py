@@ -182,7 +182,7 @@ class DatabaseSink(ABC):
 
             return refused_rows([number for (number,) in found], attempt)
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027  # not abstract: most of them hold nothing
         """What is staged lies on the disk, or in the database."""
 
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
