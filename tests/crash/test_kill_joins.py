@@ -66,8 +66,16 @@ class JoinCase:
         return f"{self.store}, {self.disk}, {self.then}, {self.point}"
 
 
-OFTEN = (JoinCase("postgres", "disk gone", "join", "apply"), JoinCase("delta", "disk gone", "join, window", "save"))
-CASES = [JoinCase(*place, then, point) for place, then, point in product(PLACES, ("join", "join, window"), STEPS)]
+# Only the last stage has this target; the first one meets the steps before it does.
+LAST_STAGE = "apply/orders"
+OFTEN = (
+    JoinCase("postgres", "disk gone", "join", "apply"),
+    JoinCase("delta", "disk gone", "join, window", LAST_STAGE),
+)
+CASES = [
+    *(JoinCase(*place, then, point) for place, then, point in product(PLACES, ("join", "join, window"), STEPS)),
+    *(JoinCase(*place, "join, window", LAST_STAGE) for place in PLACES),
+]
 
 
 def feed(orders: Orders) -> None:
