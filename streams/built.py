@@ -8,9 +8,11 @@ from ematix_flow.specs import PipelineSpec
 
 def not_built(spec: PipelineSpec) -> list[str]:
     """The parts of a pipeline that are declared but cannot run yet."""
-    transform = spec.transform
+    cdc = spec.transform.cdc
     parts = {
-        "[transform.cdc]": transform.cdc,
+        "[transform.cdc.tables]": cdc and cdc.tables,
+        "[transform] sql with [transform.cdc]": cdc and spec.transform.sql,
+        "[transform.lookups] with [transform.cdc]": cdc and spec.transform.lookups,
     }
     return [part for part, declared in parts.items() if declared]
 

@@ -101,7 +101,7 @@ class Ending:
 
 def open_sinks(spec: PipelineSpec) -> dict[str, Sink]:
     targets = zip(spec.target_names, spec.targets, strict=True)
-    return {name: open_sink(target, name, spec.delivery) for name, target in targets}
+    return {name: open_sink(target, name, spec.delivery, spec.transform.cdc) for name, target in targets}
 
 
 def run_stage(
@@ -125,7 +125,7 @@ def run_stage(
         if opened is not None:
             register(spec.transform.udfs, session)
             lookups = Lookups(spec.transform.lookups, memory, session)
-            planned = plan(spec, opened, session, memory)
+            planned = plan(spec, opened, session, memory, sinks)
             memory.agree(Definition.of(spec, planned.operator))
             runner = Runner(spec, opened, sinks, memory, planned, lookups, watching.on_batch, watching.on_step)
             tally = runner.tally
@@ -227,6 +227,7 @@ def _result(spec: PipelineSpec, tally: Tally, status: str, watermark: int | None
         late_rows=dict(tally.late),
         dlq_rows=dict(tally.dead),
         dropped_rows=dict(tally.dropped),
+        changes=dict(tally.changes),
         watermark=None if watermark in (None, NO_WATERMARK) else _EPOCH + timedelta(microseconds=watermark),
         duration_seconds=seconds,
     )

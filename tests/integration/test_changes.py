@@ -1,0 +1,230 @@
+"""Change data capture through a pipeline: envelopes in, tables out."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ematix_flow.errors import FlowError
+from ematix_flow.testing import PipelineTest, pipeline_test
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+CUSTOMERS = """
+pipeline_name = "customers"
+[source]
+kind = "object_store_local"
+path = "/unused"
+format = "json_lines"
+[target]
+kind = "duckdb"
+path = "unused.duckdb"
+mode = "merge"
+[target.table]
+name = "customers"
+primary_key = ["id"]
+"""
+CDC = """
+[transform.cdc]
+"""
+
+
+def change(op: str, at: int | None, after: Any = None, before: Any = None, **more: Any) -> dict[str, Any]:
+    source = {"lsn": at, "ts_ms": 1_700_000_000_000, "schema": "public", "table": "customers"}
+    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1_700_000_000_001, **more}
+
+
+def rows(test: PipelineTest) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in test.rows()]
+
+
+def test_creates_updates_and_deletes_become_the_current_state() -> None:
+    with pipeline_test(CUSTOMERS + CDC) as test:
+        test.feed(
+            [
+                change("r", 1, {"id": 1, "name": "Ann", "age": 30}),
+                change("c", 2, {"id": 2, "name": "Bob", "age": None}),
+                change("u", 3, {"id": 1, "name": "Anna", "age": 31}),
+                "null",
+            ]
+        )
+        first = test.run()
+        assert rows(test) == [(1, "Anna", 31), (2, "Bob", None)]
+        counted = {"creates": 2, "updates": 1, "deletes": 0, "skipped": 1, "idempotent_skipped": 0, "truncates": 0}
+        assert first.changes == counted
+        # A late change, a delete, an update of a row that is not there, and a change of a row that is gone.
+        test.feed([change("u", 2, {"id": 1, "name": "late", "age": 0}), change("d", 4, before={"id": 2})])
+        test.feed([change("u", 5, {"id": 3, "name": "Cem", "age": 3}), change("u", 3, {"id": 2, "name": "x", "age": 1})])
+        second = test.run()
+        assert rows(test) == [(1, "Anna", 31), (3, "Cem", 3)]
+        assert (second.changes["idempotent_skipped"], second.changes["deletes"]) == (2, 1)
+        test.feed(change("u", 3, {"id": 2, "name": "x", "age": 1}))
+        assert test.run().changes["idempotent_skipped"] == 1
+        assert rows(test) == [(1, "Anna", 31), (3, "Cem", 3)]
+        assert test.metric("cdc_creates_total") == 2
+        assert test.metric("cdc_idempotent_skipped_total") == 3
+
+
+def test_a_column_that_is_absent_or_not_logged_keeps_its_value() -> None:
+    with pipeline_test(CUSTOMERS + CDC) as test:
+        test.feed(change("c", 1, {"id": 1, "name": "Ann", "notes": "long"}))
+        test.run()
+        test.feed([change("u", 5, {"id": 1, "name": "Eva"}), change("u", 6, {"id": 1, "notes": None})])
+        test.feed(change("c", 7, {"id": 2, "name": "Bob", "notes": "first"}))
+        test.feed(change("u", 8, {"id": 2, "name": "Bo", "notes": "__debezium_unavailable_value"}))
+        test.run()
+        assert rows(test) == [(1, "Eva", None), (2, "Bo", "first")]
+        # What an older change says of a column does not come back with a newer one that leaves it out.
+        test.feed([change("u", 2, {"id": 1, "name": "old", "notes": "old"}), change("u", 9, {"id": 1, "notes": "new"})])
+        test.run()
+        assert rows(test) == [(1, "Eva", "new"), (2, "Bo", "first")]
+        # After a delete nothing is left.
+        test.feed([change("d", 10, before={"id": 1}), change("c", 11, {"id": 1, "notes": "again"})])
+        test.run()
+        assert rows(test) == [(1, None, "again"), (2, "Bo", "first")]
+
+
+def test_a_changed_key_takes_the_old_row_away() -> None:
+    with pipeline_test(CUSTOMERS.replace('["id"]', '["shop", "id"]') + CDC) as test:
+        test.feed([change("c", 1, {"shop": "a", "id": 1, "name": "Ann"}), change("c", 2, {"shop": "b", "id": 1, "name": "Bo"})])
+        test.run()
+        moved = change("u", 3, {"shop": "a", "id": 9, "name": "Ann"}, {"shop": "a", "id": 1, "name": "Ann"})
+        test.feed(moved)
+        assert test.run().changes["updates"] == 1
+        assert rows(test) == [("a", 9, "Ann"), ("b", 1, "Bo")]
+
+
+def test_a_truncate_empties_the_table_at_its_place() -> None:
+    with pipeline_test(CUSTOMERS + CDC) as test:
+        test.feed([change("c", 1, {"id": 1, "name": "a"}), change("c", 9, {"id": 3, "name": "later"})])
+        test.run()
+        test.feed([change("c", 2, {"id": 2, "name": "b"}), change("t", 5), change("c", 6, {"id": 4, "name": "d"})])
+        assert test.run().changes["truncates"] == 1
+        assert rows(test) == [(3, "later"), (4, "d")]
+        test.feed(change("c", 4, {"id": 5, "name": "older"}))
+        assert test.run().changes["idempotent_skipped"] == 1
+        assert rows(test) == [(3, "later"), (4, "d")]
+
+
+@pytest.mark.parametrize(("mode", "left"), [("ignore", [(1, "a"), (2, "b")]), ("fail", [(1, "a")])])
+def test_a_truncate_by_policy(mode: str, left: list[Any]) -> None:
+    with pipeline_test(f'{CUSTOMERS}{CDC}truncate_mode = "{mode}"') as test:
+        test.feed(change("c", 1, {"id": 1, "name": "a"}))
+        test.run()
+        test.feed([change("t", 2), change("c", 3, {"id": 2, "name": "b"})])
+        if mode == "fail":
+            with pytest.raises(FlowError, match="truncated"):
+                test.run()
+        else:
+            assert test.run().changes["skipped"] == 1
+        assert rows(test) == left
+
+
+def test_soft_deletes_mark_rows_and_ignored_ones_change_nothing() -> None:
+    soft = 'delete_mode = "soft"\nsoft_delete_column = "gone"'
+    with pipeline_test(CUSTOMERS + CDC + soft) as test:
+        test.feed([change("c", 1, {"id": 1, "name": "a"}), change("c", 2, {"id": 2, "name": "b"})])
+        test.feed([change("d", 3, before={"id": 2}), change("d", 4, before={"id": 7})])
+        test.run()
+        assert rows(test) == [(1, "a", False), (2, "b", True)]
+        test.feed([change("d", 5, before={"id": 1}), change("c", 6, {"id": 2, "name": "again"})])
+        test.run()
+        assert rows(test) == [(1, "a", True), (2, "again", False)]
+    with pipeline_test(CUSTOMERS + CDC + 'delete_mode = "ignore"') as test:
+        test.feed([change("c", 1, {"id": 1, "name": "a"}), change("d", 2, before={"id": 1})])
+        assert test.run().changes["skipped"] == 1
+        assert rows(test) == [(1, "a")]
+
+
+def test_bad_envelopes_are_kept_one_by_one() -> None:
+    with pipeline_test(CUSTOMERS + '[transform]\non_error = "dlq"' + CDC) as test:
+        test.feed(
+            [
+                change("c", 1, {"id": 1, "name": "good"}),
+                "no json",
+                {"hello": "world"},
+                change("x", 2, {"id": 2, "name": "?"}),
+                change("c", 3, {"name": "no key"}),
+                change("u", 4),
+                change("c", 5, {"id": "seven", "name": "no number"}),
+                change("c", 6, {"id": 3, "name": "good"}),
+            ]
+        )
+        # What is inferred from a text among numbers is a text.
+        test.spec.sources[0]
+        result = test.run()
+        assert sum(result.dlq_rows.values()) in (5, 6)
+        assert {row["name"] for row in test.rows()} >= {"good"}
+        words = [letter.error for letter in test.dead_letters()]
+        assert any("does not say the key" in (text or "") for text in words)
+        assert any('operation "x"' in (text or "") for text in words)
+
+
+def test_the_wrapper_with_its_schema_and_binlog_places() -> None:
+    with pipeline_test(CUSTOMERS + CDC) as test:
+
+        def logged(file: str, pos: int, after: Any) -> dict[str, Any]:
+            inner = change("u", None, after)
+            inner["source"] = {"file": file, "pos": pos, "ts_ms": 1, "db": "shop", "table": "customers"}
+            return {"schema": None, "payload": inner}
+
+        test.feed([logged("bin.999999", 5, {"id": 1, "name": "old"}), logged("bin.1000000", 4, {"id": 1, "name": "new"})])
+        test.feed([logged("bin.1000000", 2, {"id": 1, "name": "late"}), logged("bin.1000000", 10, {"id": 2, "name": "b"})])
+        test.feed([logged("bin.1000000", 9, {"id": 2, "name": "older"})])
+        test.run()
+        assert rows(test) == [(1, "new"), (2, "b")]
+
+
+def test_maxwell() -> None:
+    with pipeline_test(CUSTOMERS + CDC + 'envelope = "maxwell"') as test:
+
+        def logged(type: str, ts: int, data: Any, **more: Any) -> dict[str, Any]:
+            return {"database": "shop", "table": "customers", "type": type, "ts": ts, "data": data, **more}
+
+        test.feed(
+            [
+                logged("bootstrap-start", 1, {}),
+                logged("bootstrap-insert", 1, {"id": 1, "name": "Ann"}),
+                logged("bootstrap-complete", 1, {}),
+                logged("insert", 2, {"id": 2, "name": "Bob"}),
+                logged("update", 3, {"id": 5, "name": "Bob"}, old={"id": 2}),
+                logged("delete", 3, {"id": 1, "name": "Ann"}),
+            ]
+        )
+        changes = test.run().changes
+        assert rows(test) == [(5, "Bob")]
+        assert (changes["creates"], changes["updates"], changes["deletes"], changes["skipped"]) == (2, 1, 1, 2)
+
+
+def test_an_envelope_of_ones_own() -> None:
+    custom = """envelope = "custom"
+op_field = "meta.kind"
+after_field = "data.row"
+key_field = "key"
+ts_field = "meta.when"
+op_map = {INS = "create", UPD = "update", DEL = "delete"}
+"""
+    with pipeline_test(CUSTOMERS + CDC + custom) as test:
+
+        def logged(kind: str, when: Any, row: Any, key: Any) -> dict[str, Any]:
+            return {"meta": {"kind": kind, "when": when}, "data": {"row": row}, "key": key}
+
+        test.feed([logged("INS", 10, {"id": 1, "name": "Ann"}, 1), logged("UPD", 9, {"id": 1, "name": "late"}, 1)])
+        test.feed([logged("INS", 11, {"id": 2, "name": "Bob"}, {"id": 2}), logged("DEL", 12, None, {"id": 2})])
+        test.feed([logged("INS", 11, {"id": 3, "name": "Cem"}, 3), logged("DEL", 12, None, 3)])
+        test.feed([logged("INS", 11, {"id": 4, "name": "Dan"}, 4), logged("UPD", 11, {"id": 4, "name": "Dana"}, 4)])
+        test.run()
+        assert rows(test) == [(1, "Ann"), (4, "Dana")]
+
+
+def test_declared_columns_have_their_types() -> None:
+    declared = 'format = "json_lines"\nschema = "id long, price decimal(10,2), at timestamp, day date, ok boolean"'
+    with pipeline_test(CUSTOMERS.replace('format = "json_lines"', declared) + CDC) as test:
+        row = {"id": 1, "price": "12.50", "at": 1_700_000_000_000_000, "day": 19_000, "ok": True, "unknown": 1}
+        test.feed(json.dumps(change("c", 1, row)))
+        test.run()
+        (found,) = test.rows()
+        assert (str(found["price"]), found["at"].year, str(found["day"]), found["ok"]) == (
+            "12.50", 2023, "2022-01-08", True,
+        )  # fmt: skip
+        assert "unknown" not in found
