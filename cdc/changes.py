@@ -1,4 +1,4 @@
-"""Envelopes as changes of rows: what is to be done to which key, with which columns, and what is wrong with the rest."""
+"""Envelopes as changes of rows: what is to be done to which key, with which columns, and which of them are bad."""
 
 from __future__ import annotations
 
@@ -132,6 +132,9 @@ class Reading:
             .otherwise(F.array(F.lit("")))
         )
         rows = changes.where(~F.coalesce(kind == SKIP, F.lit(False))).withColumn(CHANGE, F.explode(parts))
+        # Of the two parts of a row that has moved, one is counted.
+        second = moved & (F.col(CHANGE) == removal)
+        rows = rows.withColumn(OP, F.when(second, F.lit("")).when(kind == TRUNCATE, F.lit(DELETE)).otherwise(kind))
         if seen.truncates:
             rows = _emptied(rows)
         change = F.col(CHANGE)
@@ -150,7 +153,6 @@ class Reading:
         for name in (_KIND, _BEFORE, _AFTER, _KEY):
             ours.pop(name)
         ours[PROBLEM] = F.coalesce(F.col(PROBLEM), self._problem(kind, after, texts, columns))
-        ours[OP] = F.when(moved & is_removed, F.lit("")).when(kind == TRUNCATE, F.lit(DELETE)).otherwise(kind)
         if self.partial(seen):
             ours[PRESENT] = self._present(after, change)
         return rows.select(

@@ -1,4 +1,4 @@
-"""Where each kind of envelope keeps what a change is: its operation, the row before and after, and its place in the log.
+"""Where each kind of envelope keeps what a change is: its operation, the row before and after, its place in the log.
 
 Everything here is text: the columns in which an envelope is read, as DDL, and expressions of Spark SQL over them.
 """

@@ -50,7 +50,9 @@ def decoded(text: Column, kind: DataType) -> Column:
             return F.coalesce(_moment(text), text.try_cast(kind))
         case TimestampNTZType():
             utc = F.expr("'UTC'")
-            return F.coalesce(F.convert_timezone(F.current_timezone(), utc, _moment(text).cast(kind)), text.try_cast(kind))
+            return F.coalesce(
+                F.convert_timezone(F.current_timezone(), utc, _moment(text).cast(kind)), text.try_cast(kind)
+            )
         case BinaryType():
             return F.try_to_binary(text, F.lit("base64"))
         case ArrayType() | MapType() | StructType():

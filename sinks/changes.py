@@ -124,7 +124,10 @@ def apply_changes(
     load = replace(load, firm=frozenset(load.keys))
     rows: Counter[str] = Counter()
     changes: Counter[str] = Counter()
-    emptied, times = run(f"SELECT MAX({AT}), COUNT(*) FROM {load.source} AS s WHERE {CHANGE} = '{EMPTY}'").fetchone()
+    total = " + ".join(TALLY)
+    emptied, times = run(
+        f"SELECT MAX({AT}), SUM({total}) FROM {load.source} AS s WHERE {CHANGE} = '{EMPTY}'"
+    ).fetchone()
     found = run(f"SELECT {AT} FROM {gate.truncates} WHERE target = {literal(gate.target)}").fetchone()
     mark = found[0] if found else ""
     if emptied is not None:

@@ -290,9 +290,7 @@ class DatabaseSink(ABC):
         """What became of how many rows."""
         if CHANGE in staged.columns:
             load, partial = self._planned(db, staged, source, batch), PRESENT in staged.columns
-            rows, self._change_counts = apply_changes(
-                db.execute, load, self._gate(db), self._affected, partial=partial
-            )
+            rows, self._change_counts = apply_changes(db.execute, load, self._gate(db), self._affected, partial=partial)
             return rows
         counts: Counter[str] = Counter()
         for statement in MODES[self._mode](self._planned(db, staged, source, batch)):

@@ -1,4 +1,4 @@
-"""Change data capture in a pipeline: which columns the changes of a batch have, and what of it is counted or set aside."""
+"""Change data capture in a pipeline: which columns the changes of a batch have, and which of them are set aside."""
 
 from __future__ import annotations
 

@@ -69,9 +69,7 @@ class _Transformed:
     read_often: bool = False
 
 
-def plan(
-    spec: PipelineSpec, sources: Sources, session: SparkSession, store: Store, sinks: Mapping[str, Sink]
-) -> Plan:
+def plan(spec: PipelineSpec, sources: Sources, session: SparkSession, store: Store, sinks: Mapping[str, Sink]) -> Plan:
     """Read, decode, transform, operate, count."""
     branches = branches_of(spec, sources, session)
     if spec.transform.join is not None:

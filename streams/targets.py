@@ -9,7 +9,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, OP, ORDER, PART, PRESENT, ROW, Batch, Sink, Staged, TargetRefused
+from ematix_flow.sinks.base import (
+    AT,
+    CHANGE,
+    EVENT_TIME,
+    OP,
+    ORDER,
+    PART,
+    PRESENT,
+    ROW,
+    Batch,
+    Sink,
+    Staged,
+    TargetRefused,
+)
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import GONE
 from ematix_flow.state.store import Store

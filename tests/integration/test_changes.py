@@ -54,7 +54,9 @@ def test_creates_updates_and_deletes_become_the_current_state() -> None:
         assert first.changes == counted
         # A late change, a delete, an update of a row that is not there, and a change of a row that is gone.
         test.feed([change("u", 2, {"id": 1, "name": "late", "age": 0}), change("d", 4, before={"id": 2})])
-        test.feed([change("u", 5, {"id": 3, "name": "Cem", "age": 3}), change("u", 3, {"id": 2, "name": "x", "age": 1})])
+        test.feed(
+            [change("u", 5, {"id": 3, "name": "Cem", "age": 3}), change("u", 3, {"id": 2, "name": "x", "age": 1})]
+        )
         second = test.run()
         assert rows(test) == [(1, "Anna", 31), (3, "Cem", 3)]
         assert (second.changes["idempotent_skipped"], second.changes["deletes"]) == (2, 1)
@@ -86,7 +88,12 @@ def test_a_column_that_is_absent_or_not_logged_keeps_its_value() -> None:
 
 def test_a_changed_key_takes_the_old_row_away() -> None:
     with pipeline_test(CUSTOMERS.replace('["id"]', '["shop", "id"]') + CDC) as test:
-        test.feed([change("c", 1, {"shop": "a", "id": 1, "name": "Ann"}), change("c", 2, {"shop": "b", "id": 1, "name": "Bo"})])
+        test.feed(
+            [
+                change("c", 1, {"shop": "a", "id": 1, "name": "Ann"}),
+                change("c", 2, {"shop": "b", "id": 1, "name": "Bo"}),
+            ]
+        )
         test.run()
         moved = change("u", 3, {"shop": "a", "id": 9, "name": "Ann"}, {"shop": "a", "id": 1, "name": "Ann"})
         test.feed(moved)
@@ -168,8 +175,12 @@ def test_the_wrapper_with_its_schema_and_binlog_places() -> None:
             inner["source"] = {"file": file, "pos": pos, "ts_ms": 1, "db": "shop", "table": "customers"}
             return {"schema": None, "payload": inner}
 
-        test.feed([logged("bin.999999", 5, {"id": 1, "name": "old"}), logged("bin.1000000", 4, {"id": 1, "name": "new"})])
-        test.feed([logged("bin.1000000", 2, {"id": 1, "name": "late"}), logged("bin.1000000", 10, {"id": 2, "name": "b"})])
+        test.feed(
+            [logged("bin.999999", 5, {"id": 1, "name": "old"}), logged("bin.1000000", 4, {"id": 1, "name": "new"})]
+        )
+        test.feed(
+            [logged("bin.1000000", 2, {"id": 1, "name": "late"}), logged("bin.1000000", 10, {"id": 2, "name": "b"})]
+        )
         test.feed([logged("bin.1000000", 9, {"id": 2, "name": "older"})])
         test.run()
         assert rows(test) == [(1, "new"), (2, "b")]
