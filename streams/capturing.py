@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _MEMORY = "changes.json"
+_MODES = ("merge", "scd2")
 Types = dict[str, "DataType"]
 
 
@@ -28,6 +29,24 @@ class TruncateRefused(FlowError):
     """The source table was emptied, and the declaration says that this must not happen unseen."""
 
     code = "truncate-refused"
+
+
+def by_key(spec: PipelineSpec) -> PipelineSpec:
+    """Changes are merged, unless something else is declared; without a key they cannot be."""
+    if spec.transform.cdc is None:
+        return spec
+    problems, targets = [], []
+    for number, target in enumerate(spec.targets):
+        if target.mode not in _MODES and "mode" in target.model_fields_set:
+            found = f'found "{target.mode}", and changes are applied by key'
+            problems.append(Problem(f"targets[{number}].mode", found, ", ".join(_MODES)))
+        elif not target.merge_keys and not spec.transform.cdc.tables:
+            found = "missing; changes are applied by key: name columns as keys, or the primary_key of the table"
+            problems.append(Problem(f"targets[{number}].keys", found))
+        targets.append(target if target.mode in _MODES else target.model_copy(update={"mode": "merge"}))
+    if problems:
+        raise DeclarationError(f'pipeline "{spec.name}"', problems, origin=spec.origin)
+    return spec.model_copy(update={"targets": tuple(targets)})
 
 
 class Capture:

@@ -20,6 +20,7 @@ from ematix_flow.state.definition import Definition
 from ematix_flow.state.kernel import NO_WATERMARK
 from ematix_flow.state.store import Store, open_store
 from ematix_flow.streams.built import refuse_what_is_not_built
+from ematix_flow.streams.capturing import by_key
 from ematix_flow.streams.failures import explained, spark_errors_in_words
 from ematix_flow.streams.functions import register
 from ematix_flow.streams.lookups import Lookups
@@ -78,7 +79,7 @@ def run_spec(
     """
     from ematix_flow.streams.stages import run_stages
 
-    spec = spec.with_connections(resolve_connection)
+    spec = by_key(spec.with_connections(resolve_connection))
     refuse_what_is_not_built(spec)
     ending = Ending(bounded, flush, clock)
     watching = Watching(on_batch, on_step, on_start)
