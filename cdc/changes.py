@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
 from ematix_flow.cdc.envelopes import CREATE, DELETE, ROW_TYPE, SKIP, TRUNCATE, UPDATE, Envelope, envelope_of
+from ematix_flow.cdc.logical import Field, fields_of, readable
 from ematix_flow.cdc.values import UNAVAILABLE, decoded
 from ematix_flow.sinks.base import AT, CHANGE, OP, ORDER, PRESENT, ROW
 from ematix_flow.sinks.changes import EMPTY, MARK, REMOVE, UPSERT
@@ -22,8 +23,8 @@ TOMBSTONE = "_flow_tombstone"
 """Column of rows from a source: the record has no value."""
 PROBLEM = "_flow_problem"
 """Column of changes: why the envelope cannot be used, in words."""
-_KIND, _BEFORE, _AFTER, _KEY, _PART, _EMPTIED = (
-    "_flow_kind", "_flow_before", "_flow_after", "_flow_of_key", "_flow_part_of", "_flow_emptied",
+_KIND, _BEFORE, _AFTER, _KEY, _SCHEMA, _EMPTIED = (
+    "_flow_kind", "_flow_before", "_flow_after", "_flow_of_key", "_flow_schema", "_flow_emptied",
 )  # fmt: skip
 _OURS = "_flow_"
 
@@ -41,6 +42,12 @@ class Seen:
     """Some values were not logged."""
     marks: bool
     """Some rows are to be marked as deleted."""
+    schemas: Mapping[int, Mapping[str, Field]] = field(default_factory=dict)
+    """What the envelopes say of their columns, by a number that each has."""
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        return {name: one for fields in self.schemas.values() for name, one in fields.items()}
 
     @property
     def names(self) -> list[str]:
@@ -71,6 +78,7 @@ def opened(rows: DataFrame, cdc: CDC) -> DataFrame:
         F.expr(envelope.after).alias(_AFTER),
         F.expr(envelope.key).alias(_KEY),
         F.expr(envelope.at).alias(AT),
+        F.expr(envelope.schema).alias(_SCHEMA),
         F.when(kind.isNull(), why).alias(PROBLEM),
     )
 
@@ -88,9 +96,11 @@ def seen(changes: DataFrame) -> Seen:
         F.collect_set(F.when(kind.isin(UPDATE, DELETE), F.map_keys(_BEFORE))),
         F.count_if(writes & unlogged),
         F.count_if(kind == DELETE),
+        F.collect_set(F.when(F.col(_SCHEMA).isNotNull(), F.struct(F.xxhash64(_SCHEMA), F.col(_SCHEMA)))),
     ).collect()[0]
     after, before = (tuple(tuple(names) for names in some) for some in (found[2], found[3]))
-    return Seen(found[0], found[1], after, before, found[4] > 0, found[5] > 0)
+    schemas = {number: fields for number, text in found[6] if (fields := fields_of(text))}
+    return Seen(found[0], found[1], after, before, found[4] > 0, found[5] > 0, schemas)
 
 
 @dataclass(frozen=True)
@@ -145,12 +155,15 @@ class Reading:
             else F.when(is_written & ~after[self._name(name)].isin(*UNAVAILABLE), after[self._name(name)])
             for name in self.columns
         }
-        columns = {name: decoded(text, self.columns[name]) for name, text in texts.items()}
+        columns = {
+            name: decoded(_written_out(text, self._name(name), seen), self.columns[name])
+            for name, text in texts.items()
+        }
         soft = self.cdc.soft_delete_column
         if soft:
             columns[soft] = F.when(change.isin(UPSERT, MARK), change == MARK)
         ours = {name: F.col(name) for name in rows.columns if name.startswith(_OURS)}
-        for name in (_KIND, _BEFORE, _AFTER, _KEY):
+        for name in (_KIND, _BEFORE, _AFTER, _KEY, _SCHEMA):
             ours.pop(name)
         ours[PROBLEM] = F.coalesce(F.col(PROBLEM), self._problem(kind, after, texts, columns))
         if self.partial(seen):
@@ -207,6 +220,19 @@ class Reading:
             words_ = F.concat(F.lit(f'column {name}: cannot read "'), text, F.lit(f'" as {kind_name}'))
             cases.append(F.when(text.isNotNull() & columns[name].isNull(), words_))
         return F.coalesce(*cases)
+
+
+def _written_out(text: Column, name: str, seen: Seen) -> Column:
+    """As the schema of its envelope says; most batches know one."""
+    from pyspark.sql import functions as F
+
+    said = {number: fields[name] for number, fields in seen.schemas.items() if name in fields}
+    if all(one.is_plain for one in said.values()):
+        return text
+    result = text
+    for number, one in said.items():
+        result = F.when(F.xxhash64(_SCHEMA) == F.lit(number), readable(text, one)).otherwise(result)
+    return result
 
 
 def _emptied(rows: DataFrame) -> DataFrame:

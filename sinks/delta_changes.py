@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import and_
+from functools import cached_property, reduce
+from operator import add, and_
 from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import AT, CHANGE, HIDDEN, PRESENT, SINCE, TALLY
@@ -38,7 +38,7 @@ class Door:
         try:
             counts = self._counted(judged)
             passing = judged.where(_PASSES).drop(_PASSES)
-            emptied = self._emptied()
+            emptied = self._truncates[0]
             if emptied is not None:
                 passing = self._with_the_emptied(passing, emptied)
             self._merge(passing)
@@ -52,11 +52,11 @@ class Door:
 
         keys = [F.col(quoted(key)) for key in self.load.keys]
         passed = self._judged().where(_PASSES).select(*keys, AT)
-        emptied = self._emptied()
+        emptied = self._truncates[0]
         if emptied is not None:
             none = passed.sparkSession.range(1).select(
                 *[F.lit(None).cast(passed.schema[key].dataType).alias(key) for key in self.load.keys],
-                F.lit(max(emptied, self._mark())).alias(AT),
+                F.lit(max(emptied, self._mark)).alias(AT),
             )
             passed = passed.unionByName(none)
         load = replace(self.load, table=self.gate, rows=passed, application=application, filled={})
@@ -71,16 +71,19 @@ class Door:
         gate = self.gate.rows().alias("g")
         same = reduce(and_, [F.col(f"s.{quoted(key)}") == F.col(f"g.{quoted(key)}") for key in self.load.keys])
         known = F.coalesce(F.col(f"g.{AT}"), F.lit(""))
-        passes = (F.col(f"s.{AT}") >= known) & (F.col(f"s.{AT}") >= F.lit(max(self._mark(), self._emptied() or "")))
+        passes = (F.col(f"s.{AT}") >= known) & (F.col(f"s.{AT}") >= F.lit(max(self._mark, self._truncates[0] or "")))
         return rows.join(gate, same, "left").select("s.*", known.alias(_GATE), passes.alias(_PASSES))
 
-    def _emptied(self) -> str | None:
+    @cached_property
+    def _truncates(self) -> tuple[str | None, int]:
+        """Where the batch empties the table, and how often."""
         from pyspark.sql import functions as F
 
-        found = self.load.rows.where(F.col(CHANGE) == EMPTY).agg(F.max(AT)).collect()
-        at: str | None = found[0][0]
-        return at
+        times = F.sum(reduce(add, [F.col(name) for name in TALLY]))
+        found = self.load.rows.where(F.col(CHANGE) == EMPTY).agg(F.max(AT), times).collect()[0]
+        return found[0], int(found[1] or 0)
 
+    @cached_property
     def _mark(self) -> str:
         """Where the table was last emptied: the place that no key has."""
         from pyspark.sql import functions as F
@@ -131,17 +134,15 @@ class Door:
             return F.coalesce(F.sum(F.when(which, F.col(name))), F.lit(0))
 
         passed = [total(name, F.col(_PASSES)) for name in TALLY[:3]]
-        everything = reduce(lambda a, b: a + b, [total(name, F.lit(True)) for name in TALLY])
+        everything = reduce(add, [total(name, F.lit(True)) for name in TALLY])
         *applied, seen = (int(number) for number in judged.agg(*passed, everything).collect()[0])
-        emptied = self.load.rows.where(F.col(CHANGE) == EMPTY)
-        truncates = emptied.agg(reduce(lambda a, b: a + b, [total(name, F.lit(True)) for name in TALLY])).collect()
         creates, updates, deletes = applied
         return Counter(
             creates=creates,
             updates=updates,
             deletes=deletes,
             idempotent_skipped=seen - sum(applied),
-            truncates=int(truncates[0][0]),
+            truncates=self._truncates[1],
         )
 
 

@@ -145,6 +145,9 @@ class Capture:
         from pyspark.sql import functions as F
         from pyspark.sql.types import StringType, StructType
 
+        if all(name in found.fields for name in found.names):
+            ddl = ", ".join(f"`{name}` {found.fields[name].kind}" for name in found.names)
+            return {field.name: field.dataType for field in declared_schema(ddl, self._spec.source_names[0]).fields}
         texts = rows.select(F.col(PAYLOAD).cast("string"))
         session: Any = rows.sparkSession._jsparkSession  # noqa: SLF001
         strings = rows.sparkSession._jvm.org.apache.spark.sql.Encoders.STRING()  # type: ignore[union-attr]  # noqa: SLF001

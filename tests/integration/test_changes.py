@@ -86,6 +86,7 @@ def test_a_column_that_is_absent_or_not_logged_keeps_its_value() -> None:
         assert rows(test) == [(1, None, "again"), (2, "Bo", "first")]
 
 
+@pytest.mark.slow
 def test_a_changed_key_takes_the_old_row_away() -> None:
     with pipeline_test(CUSTOMERS.replace('["id"]', '["shop", "id"]') + CDC) as test:
         test.feed(
@@ -101,6 +102,7 @@ def test_a_changed_key_takes_the_old_row_away() -> None:
         assert rows(test) == [("a", 9, "Ann"), ("b", 1, "Bo")]
 
 
+@pytest.mark.slow
 def test_a_truncate_empties_the_table_at_its_place() -> None:
     with pipeline_test(CUSTOMERS + CDC) as test:
         test.feed([change("c", 1, {"id": 1, "name": "a"}), change("c", 9, {"id": 3, "name": "later"})])
@@ -114,6 +116,7 @@ def test_a_truncate_empties_the_table_at_its_place() -> None:
 
 
 @pytest.mark.parametrize(("mode", "left"), [("ignore", [(1, "a"), (2, "b")]), ("fail", [(1, "a")])])
+@pytest.mark.slow
 def test_a_truncate_by_policy(mode: str, left: list[Any]) -> None:
     with pipeline_test(f'{CUSTOMERS}{CDC}truncate_mode = "{mode}"') as test:
         test.feed(change("c", 1, {"id": 1, "name": "a"}))
@@ -127,6 +130,7 @@ def test_a_truncate_by_policy(mode: str, left: list[Any]) -> None:
         assert rows(test) == left
 
 
+@pytest.mark.slow
 def test_soft_deletes_mark_rows_and_ignored_ones_change_nothing() -> None:
     soft = 'delete_mode = "soft"\nsoft_delete_column = "gone"'
     with pipeline_test(CUSTOMERS + CDC + soft) as test:
@@ -143,6 +147,7 @@ def test_soft_deletes_mark_rows_and_ignored_ones_change_nothing() -> None:
         assert rows(test) == [(1, "a")]
 
 
+@pytest.mark.slow
 def test_bad_envelopes_are_kept_one_by_one() -> None:
     with pipeline_test(CUSTOMERS + '[transform]\non_error = "dlq"' + CDC) as test:
         test.feed(
@@ -167,6 +172,7 @@ def test_bad_envelopes_are_kept_one_by_one() -> None:
         assert any('operation "x"' in (text or "") for text in words)
 
 
+@pytest.mark.slow
 def test_the_wrapper_with_its_schema_and_binlog_places() -> None:
     with pipeline_test(CUSTOMERS + CDC) as test:
 
@@ -186,6 +192,7 @@ def test_the_wrapper_with_its_schema_and_binlog_places() -> None:
         assert rows(test) == [(1, "new"), (2, "b")]
 
 
+@pytest.mark.slow
 def test_maxwell() -> None:
     with pipeline_test(CUSTOMERS + CDC + 'envelope = "maxwell"') as test:
 
@@ -207,6 +214,7 @@ def test_maxwell() -> None:
         assert (changes["creates"], changes["updates"], changes["deletes"], changes["skipped"]) == (2, 1, 1, 2)
 
 
+@pytest.mark.slow
 def test_an_envelope_of_ones_own() -> None:
     custom = """envelope = "custom"
 op_field = "meta.kind"
@@ -228,6 +236,7 @@ op_map = {INS = "create", UPD = "update", DEL = "delete"}
         assert rows(test) == [(1, "Ann"), (4, "Dana")]
 
 
+@pytest.mark.slow
 def test_declared_columns_have_their_types() -> None:
     declared = 'format = "json_lines"\nschema = "id long, price decimal(10,2), at timestamp, day date, ok boolean"'
     with pipeline_test(CUSTOMERS.replace('format = "json_lines"', declared) + CDC) as test:
@@ -239,3 +248,62 @@ def test_declared_columns_have_their_types() -> None:
             "12.50", 2023, "2022-01-08", True,
         )  # fmt: skip
         assert "unknown" not in found
+
+
+@pytest.mark.slow
+def test_logical_types_are_what_the_schema_of_the_envelope_says() -> None:
+    connect, time = "org.apache.kafka.connect.data.", "io.debezium.time."
+    columns: dict[str, tuple[str, str, Any, str]] = {
+        "id": ("int32", "", 7, "7"),
+        "price": ("bytes", f"{connect}Decimal", "MDk=", "123.45"),
+        "debt": ("bytes", f"{connect}Decimal", "//8=", "-0.01"),
+        "day": ("int32", f"{time}Date", 19_000, "2022-01-08"),
+        "millis": ("int64", f"{time}Timestamp", 1_700_000_000_123, "2023-11-14 22:13:20.123000"),
+        "micros": ("int64", f"{time}MicroTimestamp", -1, "1969-12-31 23:59:59.999999"),
+        "nanos": ("int64", f"{time}NanoTimestamp", 5_000, "1970-01-01 00:00:00.000005"),
+        "zoned": ("string", f"{time}ZonedTimestamp", "2024-05-01T12:00:00+02:00", "2024-05-01 10:00:00+00:00"),
+        "clock": ("int64", f"{time}MicroTime", 3_723_000_004, "01:02:03.000004"),
+        "enum": ("string", "io.debezium.data.Enum", "red", "red"),
+        "raw": ("bytes", "", "AQI=", "b'\\x01\\x02'"),
+    }
+    fields = [
+        {"field": name, "type": kind, "name": logical or None, "parameters": {"scale": "2"}}
+        for name, (kind, logical, _, _) in columns.items()
+    ]
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    with pipeline_test(CUSTOMERS + CDC) as test:
+        row = {name: value for name, (_, _, value, _) in columns.items()}
+        test.feed({"schema": schema, "payload": change("c", 1, row)})
+        test.run()
+        (found,) = test.rows()
+        assert {name: str(value) for name, value in found.items()} == {name: one[3] for name, one in columns.items()}
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        ("skip", [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]),
+        ("evolve", [{"id": 1, "name": "a", "age": None}, {"id": 2, "name": "b", "age": 3}]),
+        ("try_evolve", [{"id": 1, "name": "a", "age": None}, {"id": 2, "name": "b", "age": 3}]),
+        ("fail", [{"id": 1, "name": "a"}]),
+    ],
+)
+@pytest.mark.slow
+def test_a_new_column_follows_the_policy(policy: str, left: list[dict[str, Any]]) -> None:
+    with pipeline_test(f'{CUSTOMERS}{CDC}schema_evolution = "{policy}"') as test:
+        test.feed(change("c", 1, {"id": 1, "name": "a"}))
+        test.run()
+        test.feed(change("c", 2, {"id": 2, "name": "b", "age": 3}))
+        if policy == "fail":
+            with pytest.raises(FlowError, match="column age of the changes is not in the table"):
+                test.run()
+        else:
+            test.run()
+        assert test.rows() == left
+
+
+def test_a_target_without_a_key_is_refused_in_words() -> None:
+    with pipeline_test(CUSTOMERS.replace('mode = "merge"', "").replace('primary_key = ["id"]', "") + CDC) as test:
+        test.feed(change("c", 1, {"id": 1}))
+        with pytest.raises(FlowError, match="changes are applied by key"):
+            test.run()

@@ -84,12 +84,12 @@ def repeated(events: list[dict[str, Any]], chosen: random.Random) -> list[list[d
 
 
 def _cut(events: list[dict[str, Any]], chosen: random.Random) -> list[list[dict[str, Any]]]:
-    places = sorted(chosen.sample(range(1, len(events)), 5))
+    places = sorted(chosen.sample(range(1, len(events)), 3))
     return [events[a:b] for a, b in zip([0, *places], [*places, len(events)], strict=True)]
 
 
 @pytest.mark.parametrize("backend", TARGETS, ids=lambda backend: backend.name)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_the_table_is_what_the_history_says(
     backend: type[Backend], seed: int, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -125,6 +125,6 @@ def test_the_table_is_what_the_history_says(
         result = run_spec(spec, bounded=True, spark=spark)
         found = {(row["shop"], row["id"]): {"a": row["a"], "b": row["b"]} for row in target.read(StructType())}
         assert found == history.table
-        assert result.batches == 6
+        assert result.batches == 4
         total = sum(number for what, number in result.changes.items() if what != "skipped")
         assert total == sum(map(len, batches))
