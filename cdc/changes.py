@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.cdc.envelopes import CREATE, DELETE, ROW_TYPE, SKIP, TRUNCATE, UPDATE, Envelope, envelope_of
 from ematix_flow.cdc.logical import Field, fields_of, readable
 from ematix_flow.cdc.values import UNAVAILABLE, decoded
-from ematix_flow.sinks.base import AT, CHANGE, OP, ORDER, PRESENT, ROW
+from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, OP, ORDER, PRESENT, ROW
 from ematix_flow.sinks.changes import EMPTY, MARK, REMOVE, UPSERT
 from ematix_flow.specs import CDC
 
@@ -23,8 +23,8 @@ TOMBSTONE = "_flow_tombstone"
 """Column of rows from a source: the record has no value."""
 PROBLEM = "_flow_problem"
 """Column of changes: why the envelope cannot be used, in words."""
-_KIND, _BEFORE, _AFTER, _KEY, _SCHEMA, _EMPTIED = (
-    "_flow_kind", "_flow_before", "_flow_after", "_flow_of_key", "_flow_schema", "_flow_emptied",
+_KIND, _BEFORE, _AFTER, _KEY, _SCHEMA, _MOMENT, _EMPTIED = (
+    "_flow_kind", "_flow_before", "_flow_after", "_flow_of_key", "_flow_schema", "_flow_moment", "_flow_emptied",
 )  # fmt: skip
 _OURS = "_flow_"
 
@@ -78,6 +78,7 @@ def opened(rows: DataFrame, cdc: CDC) -> DataFrame:
         F.expr(envelope.after).alias(_AFTER),
         F.expr(envelope.key).alias(_KEY),
         F.expr(envelope.at).alias(AT),
+        F.timestamp_millis(F.expr(envelope.moment)).alias(_MOMENT),
         F.expr(envelope.schema).alias(_SCHEMA),
         F.when(kind.isNull(), why).alias(PROBLEM),
     )
@@ -113,6 +114,8 @@ class Reading:
     """Of the table; the keys are among them."""
     named: Mapping[str, str]
     """Columns as the envelopes call them, where they do not call them as the table does."""
+    history: bool = False
+    """The table keeps what rows were."""
 
     def __call__(self, changes: DataFrame, seen: Seen) -> DataFrame:
         """Changes for `sinks.changes`; `PROBLEM` is NULL in those that are good."""
@@ -145,7 +148,7 @@ class Reading:
         # Of the two parts of a row that has moved, one is counted.
         second = moved & (F.col(CHANGE) == removal)
         rows = rows.withColumn(OP, F.when(second, F.lit("")).when(kind == TRUNCATE, F.lit(DELETE)).otherwise(kind))
-        if seen.truncates:
+        if seen.truncates and not self.history:
             rows = _emptied(rows)
         change = F.col(CHANGE)
         is_removed, is_written = change.isin(REMOVE, MARK), change == UPSERT
@@ -163,8 +166,10 @@ class Reading:
         if soft:
             columns[soft] = F.when(change.isin(UPSERT, MARK), change == MARK)
         ours = {name: F.col(name) for name in rows.columns if name.startswith(_OURS)}
-        for name in (_KIND, _BEFORE, _AFTER, _KEY, _SCHEMA):
+        for name in (_KIND, _BEFORE, _AFTER, _KEY, _SCHEMA, _MOMENT):
             ours.pop(name)
+        if self.history:
+            ours[EVENT_TIME] = F.coalesce(F.col(_MOMENT), F.col(EVENT_TIME))
         ours[PROBLEM] = F.coalesce(F.col(PROBLEM), self._problem(kind, after, texts, columns))
         if self.partial(seen):
             ours[PRESENT] = self._present(after, change)

@@ -14,7 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, HIDDEN, OP, ORDER, PRESENT, SINCE, TALLY
-from ematix_flow.sinks.tables import Load, literal, quoted
+from ematix_flow.sinks.ordering import ROW_HASH, row_hash
+from ematix_flow.sinks.tables import Counted, Load, literal, quoted, scd2
+from ematix_flow.state.kernel import GONE
+from ematix_flow.table import VALID_FROM
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -53,6 +56,35 @@ def last_changes(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     last = "_flow_is_last"
     marked = judged.withColumns({**gathered, **counted, CHANGE: change, last: F.lead(F.lit(1)).over(along).isNull()})
     return marked.where(last).drop(last, stale, OP, EVENT_TIME, ORDER)
+
+
+def every_change(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """One row per key and moment, with `valid_from` and `row_hash`; where the row was deleted, `GONE`. Time never goes
+    back along the log of the source."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    of_key = Window.partitionBy(*(rows[_named(key)] for key in keys))
+    so_far = of_key.orderBy(AT, ORDER).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    gathered = _gathered(rows, keys, so_far) if PRESENT in rows.columns else {}
+    gathered.pop(SINCE, None)
+    names = content(rows.columns, keys)
+    rows = rows.withColumns({**gathered, EVENT_TIME: F.max(EVENT_TIME).over(so_far), GONE: F.col(CHANGE) == REMOVE})
+    at_once = Window.partitionBy(*(rows[_named(key)] for key in keys), rows[EVENT_TIME])
+    counted = {
+        name: F.sum((F.col(OP) == op).cast("int")).over(at_once).cast("int")
+        for name, op in zip(TALLY[:3], "cud", strict=True)
+    }
+    last = "_flow_is_last"
+    along = at_once.orderBy(AT, ORDER)
+    rows = rows.withColumns({**counted, TALLY[3]: F.lit(0), last: F.lead(F.lit(1)).over(along).isNull()}).where(last)
+    hashed = row_hash(rows, names)
+    if PRESENT in rows.columns:
+        # Nobody knows yet what the whole row is.
+        unknown = F.instr(PRESENT, "0") > 0
+        hashed = F.when(unknown, F.sha2(F.concat_ws("/", hashed, PRESENT, AT), 256)).otherwise(hashed)
+    hashed = F.when(F.col(GONE), F.lit("gone")).otherwise(hashed)
+    return rows.withColumns({VALID_FROM: F.col(EVENT_TIME), ROW_HASH: hashed}).drop(last, OP, EVENT_TIME, ORDER)
 
 
 def _gathered(rows: DataFrame, keys: Sequence[str], so_far: Any) -> dict[str, Column]:
@@ -143,7 +175,7 @@ def apply_changes(
         f"LEFT JOIN {gate.table} AS g ON {load.same_key('g', 's')} "
         f"WHERE s.{CHANGE} <> '{EMPTY}' AND s.{AT} >= {known} AND s.{AT} >= {literal(mark)}"
     )
-    changes += _counted(run, load.source)
+    changes += _counted(run, load.source, NEWER)
     load = replace(load, source=NEWER)
     same_key = load.same_key("t", "s")
     rows["deleted"] += affected(run(load.delete(f"{same_key} AND s.{CHANGE} = '{REMOVE}'")))
@@ -160,6 +192,86 @@ def apply_changes(
     return rows, changes
 
 
+def apply_history(
+    run: Run, load: Load, gate: Gate, affected: Callable[[Any], int], *, partial: bool
+) -> tuple[Counter[str], Counter[str]]:
+    """The same for a table of versions. A change that comes late has its place in the history, but for one moment the
+    last change counts."""
+    load = replace(load, firm=frozenset(load.keys))
+    found = run(f"SELECT {AT} FROM {gate.truncates} WHERE target = {literal(gate.target)}").fetchone()
+    mark = found[0] if found else ""
+    rows: Counter[str] = Counter()
+    changes: Counter[str] = Counter()
+    placed = replace(load, source=_to_be_placed(load, gate, mark, partial=partial))
+    changes += _counted(run, load.source, placed.source)
+    for statement in scd2(placed):
+        result = run(statement)
+        if isinstance(statement, Counted):
+            rows[statement.what] += affected(result)
+    total = " + ".join(TALLY)
+    emptied, times, moments = run(
+        f"SELECT MAX({AT}), SUM({total}), COUNT(*) FROM {load.source} AS s WHERE {CHANGE} = '{EMPTY}'"
+    ).fetchone()
+    for number in range(moments):
+        rows["closed"] += affected(run(_closed(load, number)))
+    if emptied is not None:
+        run(f"DELETE FROM {gate.truncates} WHERE target = {literal(gate.target)}")
+        newest = literal(max(mark, emptied))
+        run(f"INSERT INTO {gate.truncates} (target, {AT}) VALUES ({literal(gate.target)}, {newest})")
+        changes["truncates"] = int(times)
+    keys = ", ".join(f"s.{quoted(key)}" for key in load.keys)
+    latest = (
+        f"(SELECT {keys}, MAX(s.{AT}) AS {AT} FROM {load.source} AS s WHERE s.{CHANGE} <> '{EMPTY}' GROUP BY {keys})"
+    )
+    doors = replace(load, table=gate.table, source=latest, columns=(*load.keys, AT), filled={})
+    same_key = load.same_key("t", "s")
+    run(doors.update_from(latest, "s", {AT: f"s.{AT}"}, f"{same_key} AND t.{AT} < s.{AT}"))
+    run(f"{doors.insert()} WHERE NOT EXISTS (SELECT 1 FROM {gate.table} AS t WHERE {same_key})")
+    return rows, changes
+
+
+def _to_be_placed(load: Load, gate: Gate, mark: str, *, partial: bool) -> str:
+    """The staged changes that have a place, whole: what one does not say, the version in force before it does."""
+    fixed = {VALID_FROM, ROW_HASH}
+    names = content([name for name in load.columns if name not in fixed], load.keys)
+    values = {name: f"s.{quoted(name)}" for name in load.columns}
+    in_force = ""
+    if partial:
+        for number, name in enumerate(names, start=1):
+            has = f"s.{GONE} OR SUBSTR(s.{PRESENT}, {number}, 1) = '1'"
+            values[name] = f"CASE WHEN {has} THEN s.{quoted(name)} ELSE v.{quoted(name)} END"
+        in_force = (
+            f" LEFT JOIN {load.table} AS v ON {load.same_key('v', 's')} AND v.{VALID_FROM} < s.{VALID_FROM} "
+            f"AND (v.valid_to IS NULL OR v.valid_to >= s.{VALID_FROM})"
+        )
+    listed = ", ".join(f"{value} AS {quoted(name)}" for name, value in values.items())
+    hidden = ", ".join(f"s.{name}" for name in (CHANGE, GONE, AT, *TALLY))
+    taken = (
+        f"EXISTS (SELECT 1 FROM {load.table} AS w WHERE {load.same_key('w', 's')} AND w.{VALID_FROM} = s.{VALID_FROM})"
+    )
+    # Some databases would otherwise look into the table while they write it.
+    whole = " LIMIT 9223372036854775807" if load.dialect.joins_first else ""
+    return (
+        f"(SELECT {listed}, {hidden} FROM {load.source} AS s "
+        f"LEFT JOIN {gate.table} AS g ON {load.same_key('g', 's')}{in_force} "
+        f"WHERE s.{CHANGE} <> '{EMPTY}' AND s.{AT} >= {literal(mark)} "
+        f"AND (s.{AT} >= COALESCE(g.{AT}, '') OR NOT {taken}){whole})"
+    )
+
+
+def _closed(load: Load, number: int) -> str:
+    """What was in force when the table was emptied."""
+    moment = (
+        f"(SELECT s.{VALID_FROM} FROM {load.source} AS s WHERE s.{CHANGE} = '{EMPTY}' "
+        f"ORDER BY s.{VALID_FROM} DESC LIMIT 1 OFFSET {number})"
+    )
+    prefix = "t." if load.dialect.joins_first else ""
+    return (
+        f"UPDATE {load.table} AS t SET {prefix}valid_to = {moment}, {prefix}is_current = FALSE "
+        f"WHERE t.{VALID_FROM} < {moment} AND (t.valid_to IS NULL OR t.valid_to > {moment})"
+    )
+
+
 def _emptied(load: Load, gate: Gate, at: str) -> str:
     """Rows that were changed after the table was emptied stay, although they came before the news of it."""
     newer = f"EXISTS (SELECT 1 FROM {gate.table} AS g WHERE {load.same_key('t', 'g')} AND g.{AT} > {literal(at)})"
@@ -170,11 +282,11 @@ def _emptied(load: Load, gate: Gate, at: str) -> str:
     return f"{target} WHERE NOT {newer}"
 
 
-def _counted(run: Run, source: str) -> Counter[str]:
+def _counted(run: Run, source: str, newer: str) -> Counter[str]:
     """Of a key whose last change comes too late, so do all."""
     sums = ", ".join(f"SUM({name})" for name in TALLY)
     everything = run(f"SELECT {sums} FROM {source} AS s WHERE {CHANGE} <> '{EMPTY}'").fetchone()
-    passed = run(f"SELECT {sums} FROM {NEWER} AS s").fetchone()
+    passed = run(f"SELECT {sums} FROM {newer} AS s").fetchone()
     total = sum(int(number or 0) for number in everything)
     creates, updates, deletes, stale = (int(number or 0) for number in passed)
     late = total - creates - updates - deletes

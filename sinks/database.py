@@ -27,7 +27,15 @@ from ematix_flow.sinks.base import (
     TargetRefused,
     TargetUnavailable,
 )
-from ematix_flow.sinks.changes import Gate, apply_changes, gate_name, gate_tables, last_changes
+from ematix_flow.sinks.changes import (
+    Gate,
+    apply_changes,
+    apply_history,
+    every_change,
+    gate_name,
+    gate_tables,
+    last_changes,
+)
 from ematix_flow.sinks.drift import TableColumn, Types
 from ematix_flow.sinks.ordering import latest_per_key, versions
 from ematix_flow.sinks.refusing import refused_rows
@@ -75,7 +83,7 @@ class DatabaseSink(ABC):
         modes=frozenset(MODES),
         visibility="a batch appears whole, with its fence, in one transaction",
         refines=True,
-        takes_changes=frozenset({"merge"}),
+        takes_changes=frozenset({"merge", "scd2"}),
         refuses=True,
     )
     product: ClassVar[str]
@@ -289,8 +297,9 @@ class DatabaseSink(ABC):
     def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> Counter[str]:
         """What became of how many rows."""
         if CHANGE in staged.columns:
+            applied = apply_history if self._mode == "scd2" else apply_changes
             load, partial = self._planned(db, staged, source, batch), PRESENT in staged.columns
-            rows, self._change_counts = apply_changes(db.execute, load, self._gate(db), self._affected, partial=partial)
+            rows, self._change_counts = applied(db.execute, load, self._gate(db), self._affected, partial=partial)
             return rows
         counts: Counter[str] = Counter()
         for statement in MODES[self._mode](self._planned(db, staged, source, batch)):
@@ -330,7 +339,8 @@ class DatabaseSink(ABC):
     def _resolved(self, rows: DataFrame) -> DataFrame:
         resolved = {"merge": latest_per_key, "scd2": versions}.get(self._mode)
         if CHANGE in rows.columns:
-            return last_changes(rows, self._shape.keys)
+            gathered = every_change if self._mode == "scd2" else last_changes
+            return gathered(rows, self._shape.keys)
         return resolved(rows, self._shape.keys) if resolved else rows.drop(EVENT_TIME, ORDER)
 
     def _create_fences(self, db: Database) -> None:

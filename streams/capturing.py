@@ -15,6 +15,7 @@ from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.store import Store
 from ematix_flow.streams.envelope import ERROR, PAYLOAD, Origin
 from ematix_flow.streams.sources.schemas import declared_schema
+from ematix_flow.table import SCD2_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,6 +44,12 @@ def by_key(spec: PipelineSpec) -> PipelineSpec:
         elif not target.merge_keys and not spec.transform.cdc.tables:
             found = "missing; changes are applied by key: name columns as keys, or the primary_key of the table"
             problems.append(Problem(f"targets[{number}].keys", found))
+        if target.mode == "scd2" and spec.transform.cdc.delete_mode == "soft":
+            found = 'found "soft", and in a history a delete closes the version'
+            problems.append(Problem("transform.cdc.delete_mode", found, "hard, ignore"))
+        if target.mode != spec.targets[0].mode and "scd2" in {target.mode, spec.targets[0].mode}:
+            found = "found scd2 beside another mode"
+            problems.append(Problem(f"targets[{number}].mode", found, "the same mode for all targets of changes"))
         targets.append(target if target.mode in _MODES else target.model_copy(update={"mode": "merge"}))
     if problems:
         raise DeclarationError(f'pipeline "{spec.name}"', problems, origin=spec.origin)
@@ -57,6 +64,7 @@ class Capture:
         self._spec, self._cdc, self._store, self._origin = spec, spec.transform.cdc, store, origin
         self._sinks = sinks
         self._keys = _one_key(spec)
+        self._history = any(target.mode == "scd2" for target in spec.targets)
         self._table: list[TableColumn] | None = None
         self.skipped = 0
         """Records of the latest batch that change nothing: tombstones, and what the declaration ignores."""
@@ -75,7 +83,7 @@ class Capture:
         columns = self._columns(found, good)
         low = {name.lower(): name for name in columns}
         keys = tuple(low[key.lower()] for key in self._keys)
-        reading = Reading(self._cdc, keys, columns, named(list(columns), found.names))
+        reading = Reading(self._cdc, keys, columns, named(list(columns), found.names), self._history)
         rows = reading(changes, found)
         error = self._origin.error(rows, "decode", F.lit("bad-envelope"), F.col(PROBLEM))
         self.skipped = found.skipped
@@ -159,7 +167,10 @@ class Capture:
     def _as_it_is(self) -> list[TableColumn]:
         """The table does not change while the pipeline runs, unless the pipeline changes it."""
         if not self._table:
-            self._table = next((c for s in self._sinks.values() if (c := s.columns())), [])  # type: ignore[attr-defined]
+            tables: Iterable[list[TableColumn]] = (s.columns() for s in self._sinks.values())  # type: ignore[attr-defined]
+            found = next((columns for columns in tables if columns), [])
+            own = {column.name for column in SCD2_COLUMNS} if self._history else set()
+            self._table = [column for column in found if column.name.lower() not in own]
         return self._table
 
     def _remember(self, columns: Types, told: list[str], memory: Mapping[str, Any]) -> None:

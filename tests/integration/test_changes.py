@@ -1,12 +1,21 @@
 """Change data capture through a pipeline: envelopes in, tables out."""
 
 import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
+from ematix_flow import CDC, ObjectStoreLocalConnection
 from ematix_flow.errors import FlowError
+from ematix_flow.specs import PipelineSpec, Source, Transform
+from ematix_flow.streams.run import run_spec
 from ematix_flow.testing import PipelineTest, pipeline_test
+from tests.contract.backends import Backend, DuckDB, MariaDB, Postgres, SQLite
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -24,7 +33,7 @@ mode = "merge"
 name = "customers"
 primary_key = ["id"]
 """
-CDC = """
+CHANGES = """
 [transform.cdc]
 """
 
@@ -39,7 +48,7 @@ def rows(test: PipelineTest) -> list[tuple[Any, ...]]:
 
 
 def test_creates_updates_and_deletes_become_the_current_state() -> None:
-    with pipeline_test(CUSTOMERS + CDC) as test:
+    with pipeline_test(CUSTOMERS + CHANGES) as test:
         test.feed(
             [
                 change("r", 1, {"id": 1, "name": "Ann", "age": 30}),
@@ -68,7 +77,7 @@ def test_creates_updates_and_deletes_become_the_current_state() -> None:
 
 
 def test_a_column_that_is_absent_or_not_logged_keeps_its_value() -> None:
-    with pipeline_test(CUSTOMERS + CDC) as test:
+    with pipeline_test(CUSTOMERS + CHANGES) as test:
         test.feed(change("c", 1, {"id": 1, "name": "Ann", "notes": "long"}))
         test.run()
         test.feed([change("u", 5, {"id": 1, "name": "Eva"}), change("u", 6, {"id": 1, "notes": None})])
@@ -88,7 +97,7 @@ def test_a_column_that_is_absent_or_not_logged_keeps_its_value() -> None:
 
 @pytest.mark.slow
 def test_a_changed_key_takes_the_old_row_away() -> None:
-    with pipeline_test(CUSTOMERS.replace('["id"]', '["shop", "id"]') + CDC) as test:
+    with pipeline_test(CUSTOMERS.replace('["id"]', '["shop", "id"]') + CHANGES) as test:
         test.feed(
             [
                 change("c", 1, {"shop": "a", "id": 1, "name": "Ann"}),
@@ -104,7 +113,7 @@ def test_a_changed_key_takes_the_old_row_away() -> None:
 
 @pytest.mark.slow
 def test_a_truncate_empties_the_table_at_its_place() -> None:
-    with pipeline_test(CUSTOMERS + CDC) as test:
+    with pipeline_test(CUSTOMERS + CHANGES) as test:
         test.feed([change("c", 1, {"id": 1, "name": "a"}), change("c", 9, {"id": 3, "name": "later"})])
         test.run()
         test.feed([change("c", 2, {"id": 2, "name": "b"}), change("t", 5), change("c", 6, {"id": 4, "name": "d"})])
@@ -118,7 +127,7 @@ def test_a_truncate_empties_the_table_at_its_place() -> None:
 @pytest.mark.parametrize(("mode", "left"), [("ignore", [(1, "a"), (2, "b")]), ("fail", [(1, "a")])])
 @pytest.mark.slow
 def test_a_truncate_by_policy(mode: str, left: list[Any]) -> None:
-    with pipeline_test(f'{CUSTOMERS}{CDC}truncate_mode = "{mode}"') as test:
+    with pipeline_test(f'{CUSTOMERS}{CHANGES}truncate_mode = "{mode}"') as test:
         test.feed(change("c", 1, {"id": 1, "name": "a"}))
         test.run()
         test.feed([change("t", 2), change("c", 3, {"id": 2, "name": "b"})])
@@ -133,7 +142,7 @@ def test_a_truncate_by_policy(mode: str, left: list[Any]) -> None:
 @pytest.mark.slow
 def test_soft_deletes_mark_rows_and_ignored_ones_change_nothing() -> None:
     soft = 'delete_mode = "soft"\nsoft_delete_column = "gone"'
-    with pipeline_test(CUSTOMERS + CDC + soft) as test:
+    with pipeline_test(CUSTOMERS + CHANGES + soft) as test:
         test.feed([change("c", 1, {"id": 1, "name": "a"}), change("c", 2, {"id": 2, "name": "b"})])
         test.feed([change("d", 3, before={"id": 2}), change("d", 4, before={"id": 7})])
         test.run()
@@ -141,7 +150,7 @@ def test_soft_deletes_mark_rows_and_ignored_ones_change_nothing() -> None:
         test.feed([change("d", 5, before={"id": 1}), change("c", 6, {"id": 2, "name": "again"})])
         test.run()
         assert rows(test) == [(1, "a", True), (2, "again", False)]
-    with pipeline_test(CUSTOMERS + CDC + 'delete_mode = "ignore"') as test:
+    with pipeline_test(CUSTOMERS + CHANGES + 'delete_mode = "ignore"') as test:
         test.feed([change("c", 1, {"id": 1, "name": "a"}), change("d", 2, before={"id": 1})])
         assert test.run().changes["skipped"] == 1
         assert rows(test) == [(1, "a")]
@@ -149,7 +158,7 @@ def test_soft_deletes_mark_rows_and_ignored_ones_change_nothing() -> None:
 
 @pytest.mark.slow
 def test_bad_envelopes_are_kept_one_by_one() -> None:
-    with pipeline_test(CUSTOMERS + '[transform]\non_error = "dlq"' + CDC) as test:
+    with pipeline_test(CUSTOMERS + '[transform]\non_error = "dlq"' + CHANGES) as test:
         test.feed(
             [
                 change("c", 1, {"id": 1, "name": "good"}),
@@ -174,7 +183,7 @@ def test_bad_envelopes_are_kept_one_by_one() -> None:
 
 @pytest.mark.slow
 def test_the_wrapper_with_its_schema_and_binlog_places() -> None:
-    with pipeline_test(CUSTOMERS + CDC) as test:
+    with pipeline_test(CUSTOMERS + CHANGES) as test:
 
         def logged(file: str, pos: int, after: Any) -> dict[str, Any]:
             inner = change("u", None, after)
@@ -194,7 +203,7 @@ def test_the_wrapper_with_its_schema_and_binlog_places() -> None:
 
 @pytest.mark.slow
 def test_maxwell() -> None:
-    with pipeline_test(CUSTOMERS + CDC + 'envelope = "maxwell"') as test:
+    with pipeline_test(CUSTOMERS + CHANGES + 'envelope = "maxwell"') as test:
 
         def logged(type: str, ts: int, data: Any, **more: Any) -> dict[str, Any]:
             return {"database": "shop", "table": "customers", "type": type, "ts": ts, "data": data, **more}
@@ -223,7 +232,7 @@ key_field = "key"
 ts_field = "meta.when"
 op_map = {INS = "create", UPD = "update", DEL = "delete"}
 """
-    with pipeline_test(CUSTOMERS + CDC + custom) as test:
+    with pipeline_test(CUSTOMERS + CHANGES + custom) as test:
 
         def logged(kind: str, when: Any, row: Any, key: Any) -> dict[str, Any]:
             return {"meta": {"kind": kind, "when": when}, "data": {"row": row}, "key": key}
@@ -239,7 +248,7 @@ op_map = {INS = "create", UPD = "update", DEL = "delete"}
 @pytest.mark.slow
 def test_declared_columns_have_their_types() -> None:
     declared = 'format = "json_lines"\nschema = "id long, price decimal(10,2), at timestamp, day date, ok boolean"'
-    with pipeline_test(CUSTOMERS.replace('format = "json_lines"', declared) + CDC) as test:
+    with pipeline_test(CUSTOMERS.replace('format = "json_lines"', declared) + CHANGES) as test:
         row = {"id": 1, "price": "12.50", "at": 1_700_000_000_000_000, "day": 19_000, "ok": True, "unknown": 1}
         test.feed(json.dumps(change("c", 1, row)))
         test.run()
@@ -271,7 +280,7 @@ def test_logical_types_are_what_the_schema_of_the_envelope_says() -> None:
         for name, (kind, logical, _, _) in columns.items()
     ]
     schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
-    with pipeline_test(CUSTOMERS + CDC) as test:
+    with pipeline_test(CUSTOMERS + CHANGES) as test:
         row = {name: value for name, (_, _, value, _) in columns.items()}
         test.feed({"schema": schema, "payload": change("c", 1, row)})
         test.run()
@@ -290,7 +299,7 @@ def test_logical_types_are_what_the_schema_of_the_envelope_says() -> None:
 )
 @pytest.mark.slow
 def test_a_new_column_follows_the_policy(policy: str, left: list[dict[str, Any]]) -> None:
-    with pipeline_test(f'{CUSTOMERS}{CDC}schema_evolution = "{policy}"') as test:
+    with pipeline_test(f'{CUSTOMERS}{CHANGES}schema_evolution = "{policy}"') as test:
         test.feed(change("c", 1, {"id": 1, "name": "a"}))
         test.run()
         test.feed(change("c", 2, {"id": 2, "name": "b", "age": 3}))
@@ -303,7 +312,75 @@ def test_a_new_column_follows_the_policy(policy: str, left: list[dict[str, Any]]
 
 
 def test_a_target_without_a_key_is_refused_in_words() -> None:
-    with pipeline_test(CUSTOMERS.replace('mode = "merge"', "").replace('primary_key = ["id"]', "") + CDC) as test:
+    with pipeline_test(CUSTOMERS.replace('mode = "merge"', "").replace('primary_key = ["id"]', "") + CHANGES) as test:
         test.feed(change("c", 1, {"id": 1}))
         with pytest.raises(FlowError, match="changes are applied by key"):
             test.run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", [DuckDB, SQLite, Postgres, MariaDB], ids=lambda backend: backend.name)
+def test_a_history_has_every_version_and_a_delete_closes_it(
+    backend: type[Backend], tmp_path: Path, spark: SparkSession
+) -> None:
+    target = backend(tmp_path, spark)
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    spec = PipelineSpec(
+        name="history",
+        sources=[
+            Source(
+                connection=ObjectStoreLocalConnection(path=str(inbox), format="json_lines"),
+                schema="id long, name string, age long",
+            )
+        ],
+        targets=[target.target(mode="scd2", keys=["id"])],
+        transform=Transform(cdc=CDC()),
+    )
+
+    def arrive(*changes: dict[str, Any]) -> list[tuple[Any, ...]]:
+        number = len(list(inbox.iterdir()))
+        file = inbox / f"{number}.jsonl"
+        file.write_text("".join(json.dumps(one) + "\n" for one in changes), encoding="utf-8")
+        os.utime(file, (1_700_000_000 + number,) * 2)
+        run_spec(spec, bounded=True, spark=spark)
+        found = [
+            (row["id"], row["name"], row["age"], _second(row["valid_from"]), _second(row["valid_to"]))
+            for row in target.read(StructType())
+        ]
+        return sorted(found, key=lambda row: (row[0], row[3]))
+
+    def at(second: int, op: str, place: int, after: Any = None, before: Any = None) -> dict[str, Any]:
+        one = change(op, place, after, before)
+        one["source"]["ts_ms"] = 1_700_000_000_000 + second * 1000
+        return one
+
+    first = [
+        at(1, "c", 1, {"id": 1, "name": "a", "age": 1}),
+        at(5, "u", 3, {"id": 1, "name": "c", "age": 1}),
+        at(3, "u", 2, {"id": 1, "name": "b", "age": 1}),
+        at(2, "c", 4, {"id": 2, "name": "x", "age": 2}),
+        at(6, "d", 5, None, {"id": 2}),
+    ]
+    versions = [(1, "a", 1, 1, 3), (1, "b", 1, 3, 5), (1, "c", 1, 5, None), (2, "x", 2, 2, 6)]
+    assert arrive(*first) == versions
+    # Again, and one that is late.
+    assert arrive(*first) == versions
+    versions[2:3] = [(1, "c", 1, 5, 8), (1, "e", 1, 8, None)]
+    assert arrive(at(8, "u", 8, {"id": 1, "name": "e"})) == versions
+    versions[2:3] = [(1, "c", 1, 5, 7), (1, "d", 1, 7, 8)]
+    assert arrive(at(7, "u", 7, {"id": 1, "name": "d", "age": 1})) == versions
+    versions[4:] = [(1, "e", 1, 8, 9), (2, "x", 2, 2, 6), (2, "again", 3, 9, 10)]
+    versions[3] = (1, "d", 1, 7, 8)
+    assert (
+        arrive(at(9, "d", 9, None, {"id": 1}), at(9, "c", 10, {"id": 2, "name": "again", "age": 3}), at(10, "t", 11))
+        == versions
+    )
+
+
+def _second(moment: Any) -> int | None:
+    if moment is None:
+        return None
+    given = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    given = given if given.tzinfo else given.replace(tzinfo=UTC)
+    return int(given.timestamp()) - 1_700_000_000
