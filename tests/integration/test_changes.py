@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -77,6 +78,7 @@ def test_creates_updates_and_deletes_become_the_current_state() -> None:
         assert test.metric("cdc_idempotent_skipped_total") == 3
 
 
+@pytest.mark.slow
 def test_a_column_that_is_absent_or_not_logged_keeps_its_value() -> None:
     with pipeline_test(CUSTOMERS + CHANGES) as test:
         test.feed(change("c", 1, {"id": 1, "name": "Ann", "notes": "long"}))
@@ -408,3 +410,37 @@ def test_a_topic_with_tombstones(tmp_path: Path, spark: SparkSession) -> None:
     result = run_spec(spec, bounded=True, spark=spark)
     assert target.read(StructType()) == [{"id": 1, "name": "a"}]
     assert (result.changes["skipped"], result.dlq_rows) == (1, {"decode": 1})
+
+
+@pytest.mark.slow
+def test_a_table_that_is_there_keeps_its_rules_and_its_other_columns(tmp_path: Path, spark: SparkSession) -> None:
+    target = DuckDB(tmp_path, spark)
+    with duckdb.connect(str(tmp_path / "a.duckdb")) as db:
+        db.execute(
+            "CREATE TABLE orders (id BIGINT PRIMARY KEY, name VARCHAR NOT NULL, age INTEGER CHECK (age >= 0), "
+            "origin VARCHAR DEFAULT 'ours')"
+        )
+        db.execute("INSERT INTO orders VALUES (9, 'there', 1, 'theirs')")
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    spec = PipelineSpec(
+        name="rules",
+        sources=[Source(connection=ObjectStoreLocalConnection(path=str(inbox), format="json_lines"))],
+        targets=[target.target(keys=["id"])],
+        transform=Transform(cdc=CDC(), on_error="dlq"),
+    )
+    changes = [
+        change("c", 1, {"id": 1, "name": "a", "age": 5, "unknown": True}),
+        change("c", 2, {"id": 2, "name": "b", "age": -1}),
+        change("c", 3, {"id": 3, "name": None, "age": 3}),
+        change("u", 4, {"id": 1, "age": 6}),
+        change("u", 5, {"id": 9, "age": 7}),
+    ]
+    (inbox / "1.jsonl").write_text("".join(json.dumps(one) + "\n" for one in changes), encoding="utf-8")
+    result = run_spec(spec, bounded=True, spark=spark)
+    assert result.dlq_rows == {"write": 2}
+    found = sorted(tuple(row.values()) for row in target.read(StructType()))
+    assert found == [(1, "a", 6, "ours"), (9, "there", 7, "theirs")]
+    (inbox / "2.jsonl").write_text(json.dumps(change("d", 6, None, {"id": 9})) + "\n", encoding="utf-8")
+    run_spec(spec, bounded=True, spark=spark)
+    assert [row["id"] for row in target.read(StructType())] == [1]
