@@ -14,6 +14,7 @@ from ematix_flow.ops.schema_text import schema_problem
 from ematix_flow.sinks.opening import dead_letter_cluster
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.streams.built import not_built
+from ematix_flow.streams.capturing import by_key
 from ematix_flow.streams.guarantee import guarantees
 from ematix_flow.streams.sources.opening import source_type
 from ematix_flow.streams.transform import BadSql, parsed
@@ -71,7 +72,7 @@ def explain(spec: PipelineSpec) -> Explained:
     _check_sql(explained)
     if not explained.problems:
         # What a connection that is given by name turns out to be may ask for more than the declaration has.
-        _noted(explained, lambda: spec.with_connections(resolve_connection))
+        _noted(explained, lambda: by_key(spec.with_connections(resolve_connection)))
     return explained
 
 

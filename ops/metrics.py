@@ -79,6 +79,9 @@ class Metrics:
         self._last_commit = gauge(
             "last_commit_timestamp", "When the latest batch was committed, in seconds since 1970; 0 before the first."
         )
+        self._changes: dict[str, Counter] = {}
+        if spec.transform.cdc is not None:
+            self._declare_changes()
         if self._has_window:
             self._declare_windows()
         if self._has_join:
@@ -106,10 +109,24 @@ class Metrics:
             self._dead.labels(**self._labels, stage=stage).inc(rows)
         for stage, rows in report.dropped.items():
             self._dropped.labels(**self._labels, stage=stage).inc(rows)
+        for name, metric in self._changes.items():
+            metric.labels(**self._labels).inc(report.changes.get(name, 0))
         if report.windows is not None:
             self._told(report.windows, report.operator or "")
         for step, seconds in report.seconds.items():
             self._seconds.labels(**self._labels, step=step).observe(seconds)
+
+    def _declare_changes(self) -> None:
+        words = {
+            "creates": "Changes that create rows, snapshots included.",
+            "updates": "Changes that update rows.",
+            "deletes": "Changes that delete rows.",
+            "skipped": "Records that change nothing, such as tombstones.",
+            "idempotent_skipped": "Changes older than what the target has.",
+        }
+        self._changes = {name: self._counter(f"cdc_{name}", text) for name, text in words.items()}
+        for metric in self._changes.values():
+            metric.labels(**self._labels)
 
     def _declare_windows(self) -> None:
         self._emitted = self._counter("windows_emitted", "Results of windows emitted, one per window and group.")

@@ -25,7 +25,19 @@ ORDER = "_flow_order"
 PART = "_flow_part"
 """Hidden column for targets that apply a batch in parts: which of them a row belongs to, the same whenever the batch is
 repeated, and for all rows of a task. Not there if the source does not know, or a row is not of one row of it."""
-HIDDEN = (ROW, EVENT_TIME, ORDER, PART, GONE)
+CHANGE = "_flow_change"
+"""Hidden column of rows that are changes: what to do with the row of the key, see `sinks.changes`."""
+AT = "_flow_at"
+"""Hidden column of changes: the place in the log of their source, a text that grows with it."""
+PRESENT = "_flow_present"
+"""Hidden column of changes, if some do not bring all columns: for each column but the keys, 1 or 0."""
+SINCE = "_flow_since"
+"""Hidden column beside it, if columns come from different changes: the places of all of them, one after the other."""
+OP = "_flow_op"
+"""Hidden column of changes: the operation that is counted."""
+TALLY = ("_flow_creates", "_flow_updates", "_flow_deletes", "_flow_stale")
+"""Hidden columns of changes that were brought together: how many of each."""
+HIDDEN = (ROW, EVENT_TIME, ORDER, PART, GONE, CHANGE, AT, PRESENT, SINCE, OP, *TALLY)
 """`GONE` is there only if rows may be withdrawn, and only in mode merge: where it is true, the row of the key goes."""
 
 
@@ -47,6 +59,8 @@ class Capabilities:
     """Its columns hold values of their types, and not what Spark has written for them."""
     refines: bool = False
     """It knows `update_columns`, `compare_columns` and `handle_deletes`, and counts what became of rows."""
+    takes_changes: frozenset[str] = frozenset()
+    """The modes in which it applies changes of tables, by the place that each has in the log of its source."""
     refuses: bool = False
     """Constraints of the target may refuse single rows, which `refusals` finds."""
 
@@ -82,6 +96,8 @@ class Applied:
     done: bool
     counts: Mapping[str, int] = field(default_factory=dict)
     """Rows inserted, updated, unchanged, deleted and closed, where the target can tell."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """Changes by what they were: creates, updates, deletes, truncates, and those that came too late to count."""
 
 
 class Sink(Protocol):

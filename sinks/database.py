@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import (
+    CHANGE,
     EVENT_TIME,
     HIDDEN,
     ORDER,
+    PRESENT,
     ROW,
     Applied,
     Batch,
@@ -25,12 +27,21 @@ from ematix_flow.sinks.base import (
     TargetRefused,
     TargetUnavailable,
 )
+from ematix_flow.sinks.changes import (
+    Gate,
+    apply_changes,
+    apply_history,
+    every_change,
+    gate_name,
+    gate_tables,
+    last_changes,
+)
 from ematix_flow.sinks.drift import TableColumn, Types
 from ematix_flow.sinks.ordering import latest_per_key, versions
 from ematix_flow.sinks.refusing import refused_rows
 from ematix_flow.sinks.shape import Shape
 from ematix_flow.sinks.tables import IS_DELETED, MODES, Counted, Load, create_table, literal, quoted
-from ematix_flow.specs import Target
+from ematix_flow.specs import CDC, Target
 from ematix_flow.state.fence import Fence
 from ematix_flow.state.kernel import GONE
 
@@ -72,6 +83,7 @@ class DatabaseSink(ABC):
         modes=frozenset(MODES),
         visibility="a batch appears whole, with its fence, in one transaction",
         refines=True,
+        takes_changes=frozenset({"merge", "scd2"}),
         refuses=True,
     )
     product: ClassVar[str]
@@ -90,6 +102,8 @@ class DatabaseSink(ABC):
         self._path, self._name, self._mode, self._target = path, name, target.mode, target
         self._ref, self._schema = target.table, target.table.schema or "main"
         self._shape = Shape(target, target.table.full_name, self.types)
+        self._changes: CDC | None = None
+        self._change_counts: Counter[str] = Counter()
 
     # What a database does in its own way.
 
@@ -137,6 +151,33 @@ class DatabaseSink(ABC):
         """What an error of the driver says."""
         return first_line(error)
 
+    def _key_type(self, column: TableColumn) -> str:
+        """The type of a key in the gate, so that it is compared as the table compares it."""
+        return column.kind
+
+    # For changes of tables.
+
+    def take_changes(self, changes: CDC) -> None:
+        """Rows will be changes."""
+        self._changes = changes
+
+    def columns(self) -> list[TableColumn]:
+        """Of the table as it is now; none if there is no table."""
+        with self._database() as db:
+            return self._columns(db)
+
+    def _gate(self, db: Database) -> Gate:
+        within = self._located(db).removesuffix(quoted(self._ref.name))
+        soft = (self._changes.soft_delete_column if self._changes else None) or ""
+        beside = within + quoted(gate_name(self._ref.name)), within + quoted("_ematix_flow_truncates")
+        return Gate(*beside, self._ref.name, soft)
+
+    def _create_gate(self, db: Database) -> None:
+        there = {column.name.lower(): column for column in self._columns(db)}
+        found = [there[key.lower()] for key in self._shape.keys]
+        for statement in gate_tables(self._gate(db), {column.name: self._key_type(column) for column in found}):
+            db.execute(statement)
+
     # The calls of the commit protocol.
 
     def prepare(self, schema: StructType) -> StructType:
@@ -151,6 +192,8 @@ class DatabaseSink(ABC):
                 db.execute(f"ALTER TABLE {self._located(db)} ADD COLUMN {quoted(column.name)} {kind}")
             for column in fitted.widened:
                 self._widen(db, column)
+            if self._changes is not None:
+                self._create_gate(db)
         return fitted.rows
 
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
@@ -205,12 +248,13 @@ class DatabaseSink(ABC):
                 return Applied(done=False)
             source = self._source(db, staged)
             counts = self._load(db, staged, source, batch)
-            if self._mode in {"merge", "scd2"}:
+            if CHANGE not in staged.columns and self._mode in {"merge", "scd2"}:
                 changed = counts["inserted"] + counts["updated"]
                 counts["unchanged"] = max(0, self._staged_rows(db, staged, source) - changed)
             self._settle(db, staged, fence)
             batch.reached("apply/before-commit")
-        return Applied(done=True, counts=counts)
+        changes = self._change_counts if CHANGE in staged.columns else {}
+        return Applied(done=True, counts=counts, changes=changes)
 
     def load_query(self, query: Query, batch: Batch, fence: Fence) -> Applied:
         """Rows of the same database, by its own statements, in one transaction with the fence. Staging is left out
@@ -255,6 +299,11 @@ class DatabaseSink(ABC):
 
     def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> Counter[str]:
         """What became of how many rows."""
+        if CHANGE in staged.columns:
+            applied = apply_history if self._mode == "scd2" else apply_changes
+            load, partial = self._planned(db, staged, source, batch), PRESENT in staged.columns
+            rows, self._change_counts = applied(db.execute, load, self._gate(db), self._affected, partial=partial)
+            return rows
         counts: Counter[str] = Counter()
         for statement in MODES[self._mode](self._planned(db, staged, source, batch)):
             result = db.execute(statement)
@@ -283,7 +332,7 @@ class DatabaseSink(ABC):
             columns,
             self._shape.keys,
             filled,
-            withdraws=GONE in staged.columns,
+            withdraws=GONE in staged.columns or CHANGE in staged.columns,
             updates=self._target.update_columns,
             decides=self._target.compare_columns,
             absent=self._target.handle_deletes or "",
@@ -292,6 +341,9 @@ class DatabaseSink(ABC):
 
     def _resolved(self, rows: DataFrame) -> DataFrame:
         resolved = {"merge": latest_per_key, "scd2": versions}.get(self._mode)
+        if CHANGE in rows.columns:
+            gathered = every_change if self._mode == "scd2" else last_changes
+            return gathered(rows, self._shape.keys)
         return resolved(rows, self._shape.keys) if resolved else rows.drop(EVENT_TIME, ORDER)
 
     def _create_fences(self, db: Database) -> None:

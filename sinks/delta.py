@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ematix_flow.connections import DeltaLocalConnection
-from ematix_flow.sinks.base import EVENT_TIME, ORDER, ROW, Applied, Batch, Capabilities, Staged
+from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, ORDER, PRESENT, ROW, Applied, Batch, Capabilities, Staged
+from ematix_flow.sinks.changes import UPSERT, gate_name, last_changes
+from ematix_flow.sinks.delta_changes import Door
 from ematix_flow.sinks.delta_modes import MODES, Load
 from ematix_flow.sinks.delta_table import DeltaTable, write_errors_in_words
 from ematix_flow.sinks.delta_types import TYPES
+from ematix_flow.sinks.drift import TableColumn
 from ematix_flow.sinks.ordering import latest_per_key, versions
 from ematix_flow.sinks.shape import Shape
-from ematix_flow.specs import Target
+from ematix_flow.specs import CDC, Target
 from ematix_flow.state.fence import Fence
 from ematix_flow.state.kernel import GONE
 
@@ -29,6 +35,7 @@ class DeltaSink:
         transactional=True,
         modes=frozenset(MODES),
         visibility="a batch appears whole, with its fence, in one commit of the table's log",
+        takes_changes=frozenset({"merge"}),
         refuses=True,
     )
 
@@ -41,6 +48,28 @@ class DeltaSink:
         self._constraints: dict[str, str] = {}
         self._columns: frozenset[str] = frozenset()
         self._session: SparkSession | None = None
+        self._changes: CDC | None = None
+
+    def take_changes(self, changes: CDC) -> None:
+        """Rows will be changes."""
+        self._changes = changes
+
+    def columns(self) -> list[TableColumn]:
+        """Of the table as it is now; none if there is no table."""
+        table = self._table()
+        return table.columns() if table.exists else []
+
+    def _gate(self) -> DeltaTable:
+        path = Path(self._path)
+        return DeltaTable(str(path.with_name(gate_name(path.name))), self._table().session)
+
+    def _create_gate(self, rows: Sequence[TableColumn]) -> None:
+        from pyspark.sql.types import StringType
+
+        gate, keys = self._gate(), {key.lower() for key in self._shape.keys}
+        if not gate.exists:
+            held = [replace(column, nullable=True) for column in rows if column.name.lower() in keys]
+            gate.create([*held, TableColumn(AT, StringType())], ())
 
     def prepare(self, schema: StructType) -> StructType:
         table = self._table()
@@ -54,13 +83,18 @@ class DeltaSink:
             table.widen(fitted.widened)
         self._columns = frozenset(column.name.lower() for column in table.columns())
         self._constraints = table.constraints()
+        if self._changes is not None:
+            self._create_gate(table.columns())
         return fitted.rows
 
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
         self._session = rows.sparkSession
         folder = batch.scratch(self._name)
         resolved = {"merge": latest_per_key, "scd2": versions}.get(self._mode)
-        rows = resolved(rows, self._shape.keys) if resolved else rows.drop(EVENT_TIME, ORDER)
+        if CHANGE in rows.columns:
+            rows = last_changes(rows, self._shape.keys)
+        else:
+            rows = resolved(rows, self._shape.keys) if resolved else rows.drop(EVENT_TIME, ORDER)
         rows.write.mode("overwrite").option("compression", "snappy").parquet(str(folder))
         return Staged(folder, tuple(rows.columns))
 
@@ -73,6 +107,10 @@ class DeltaSink:
         rows = self._read(staged)
         if GONE in staged.columns:
             rows = rows.where(f"{GONE} IS NOT TRUE")
+        if CHANGE in staged.columns:
+            # Of a change that does not have all columns, only the table can say what it makes of the row.
+            whole = f" AND coalesce(instr({PRESENT}, '0') = 0, true)" if PRESENT in staged.columns else ""
+            rows = rows.where(f"{CHANGE} = '{UPSERT}'{whole}")
         reason = F.coalesce(
             *(
                 F.when(~F.coalesce(F.expr(check), F.lit(False)), F.lit(f"CHECK constraint {name} ({check}) violated"))
@@ -88,6 +126,8 @@ class DeltaSink:
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
         table = self._table()
         application = f"{fence.pipeline}/{fence.target}/{fence.generation}"
+        if CHANGE in staged.columns:
+            return self._apply_changes(table, staged, batch, fence, application)
         if fence.passed(fence.generation, table.newest_transaction(application)):
             return Applied(done=False)
         rows = self._read(staged).drop(ROW)
@@ -97,6 +137,24 @@ class DeltaSink:
             MODES[self._mode](Load(table, rows, application, fence.batch, self._shape.keys, filled))
         shutil.rmtree(staged.folder)
         return Applied(done=True)
+
+    def _apply_changes(
+        self, table: DeltaTable, staged: Staged, batch: Batch, fence: Fence, application: str
+    ) -> Applied:
+        rows, gate = self._read(staged).drop(ROW), self._gate()
+        load = Load(table, rows, application, fence.batch, self._shape.keys, self._filled(rows, batch))
+        door = Door(load, gate, (self._changes.soft_delete_column if self._changes else None) or "")
+        done = not fence.passed(fence.generation, table.newest_transaction(application))
+        counts: Counter[str] = Counter()
+        batch.reached("apply/before-commit")
+        with write_errors_in_words(self._path, batch.number):
+            if done:
+                counts = door.apply()
+            batch.reached("apply/before-gate")
+            if not fence.passed(fence.generation, gate.newest_transaction(application)):
+                door.settle(application)
+        shutil.rmtree(staged.folder)
+        return Applied(done=done, changes=counts)
 
     def _filled(self, rows: DataFrame, batch: Batch) -> dict[str, Column]:
         from pyspark.sql import functions as F

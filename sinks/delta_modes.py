@@ -63,21 +63,21 @@ def merge(load: Load) -> None:
     delete = f"WHEN MATCHED AND s.{GONE} THEN DELETE"
     update = f"WHEN MATCHED AND NOT ({' AND '.join(same)}) THEN UPDATE SET {_set([*load.content, *load.filled])}"
     new = f"NOT MATCHED AND s.{GONE} IS NOT TRUE" if withdraws else "NOT MATCHED"
-    insert = _insert([name for name in load.complete.columns if name != GONE], new)
+    insert = insert_clause([name for name in load.complete.columns if name != GONE], new)
     clauses = [*([delete] if withdraws else []), *([update] if same else []), insert]
-    _merge(load, load.complete, _same_keys(load.keys), *clauses)
+    merge_rows(load, load.complete, same_keys(load.keys), *clauses)
 
 
 def scd2(load: Load) -> None:
     changes = _changes(load)
     ends = ("valid_to", "is_current")
-    _merge(
+    merge_rows(
         load,
         changes,
-        f"{_same_keys(load.keys)} AND t.{VALID_FROM} = s.{VALID_FROM}",
+        f"{same_keys(load.keys)} AND t.{VALID_FROM} = s.{VALID_FROM}",
         f"WHEN MATCHED AND s._flow_is_new THEN UPDATE SET {_set([*load.content, *load.filled, *ends])}",
         f"WHEN MATCHED THEN UPDATE SET {_set(ends)}",
-        _insert([name for name in changes.columns if name != "_flow_is_new"]),
+        insert_clause([name for name in changes.columns if name != "_flow_is_new"]),
     )
 
 
@@ -99,7 +99,7 @@ def _changes(load: Load) -> DataFrame:
     from pyspark.sql import functions as F
 
     keys = [quoted(key) for key in load.keys]
-    same = F.expr(_same_keys(load.keys))
+    same = F.expr(same_keys(load.keys))
     touched = load.table.rows().alias("t").join(load.rows.alias("s"), on=same, how="left_semi")
     # The three kinds sort in this order where they stand at the same moment: closing, held, staged.
     versions = touched.selectExpr(
@@ -140,7 +140,7 @@ def _write(load: Load, mode: str) -> None:
     writer.option("txnAppId", load.application).option("txnVersion", load.batch).save(load.table.path)
 
 
-def _merge(load: Load, source: DataFrame, on: str, *clauses: str) -> None:
+def merge_rows(load: Load, source: DataFrame, on: str, *clauses: str) -> None:
     session = source.sparkSession
     source.createOrReplaceTempView(_VIEW)
     try:
@@ -164,7 +164,7 @@ def _fenced(load: Load) -> Iterator[None]:
         settings.unset(f"{prefix}.txnVersion")
 
 
-def _same_keys(keys: Sequence[str]) -> str:
+def same_keys(keys: Sequence[str]) -> str:
     return " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
 
 
@@ -172,6 +172,6 @@ def _set(names: Sequence[str]) -> str:
     return ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in names)
 
 
-def _insert(names: Sequence[str], when: str = "NOT MATCHED") -> str:
+def insert_clause(names: Sequence[str], when: str = "NOT MATCHED") -> str:
     columns, values = (", ".join(f"{of}{quoted(name)}" for name in names) for of in ("", "s."))
     return f"WHEN {when} THEN INSERT ({columns}) VALUES ({values})"

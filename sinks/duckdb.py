@@ -101,7 +101,8 @@ class DuckDBSink(DatabaseSink):
             for name in staged.columns
         )
         if not files:
-            return f"(SELECT * FROM {self._located(db)} LIMIT 0)"
+            none = ", ".join(quoted(n) if n.lower() in types else f"NULL AS {n}" for n in staged.columns)
+            return f"(SELECT {none} FROM {self._located(db)} LIMIT 0)"
         return f"(SELECT {columns} FROM read_parquet([{', '.join(literal(str(file)) for file in files)}]))"
 
     def _affected(self, result: Any) -> int:

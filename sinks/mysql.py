@@ -140,6 +140,10 @@ class MySQLSink(DatabaseSink):
             for name, kind, nullable, has_default, *_ in found
         ]
 
+    def _key_type(self, column: TableColumn) -> str:
+        charset, collation = self._collations.get(column.name, ("", ""))
+        return f"{column.kind} CHARACTER SET {charset} COLLATE {collation}" if charset else column.kind
+
     def _create_table(self, db: Database, columns: Sequence[TableColumn]) -> None:
         """Texts of an index need a length."""
         indexed = {

@@ -17,7 +17,7 @@ from ematix_flow.sinks.kafka_transactions import TransactionalKafkaSink
 from ematix_flow.sinks.mysql import MySQLSink
 from ematix_flow.sinks.postgres import PostgresSink
 from ematix_flow.sinks.sqlite import SQLiteSink
-from ematix_flow.specs import PipelineSpec, Target
+from ematix_flow.specs import CDC, PipelineSpec, Target
 
 SINKS: dict[str, Any] = {
     "duckdb": DuckDBSink,
@@ -32,9 +32,21 @@ SINKS: dict[str, Any] = {
 EXACTLY_ONCE: dict[str, Any] = {"kafka": TransactionalKafkaSink}
 
 
-def open_sink(target: Target, name: str, delivery: str = "at_least_once") -> Sink:
-    sink: Sink = sink_type(target, delivery)(target, connect(target.connection), name)
-    return sink
+def open_sink(target: Target, name: str, delivery: str = "at_least_once", changes: CDC | None = None) -> Sink:
+    """`changes` says that its rows are changes of tables."""
+    opened = sink_type(target, delivery)
+    if changes is None:
+        sink: Sink = opened(target, connect(target.connection), name)
+        return sink
+    modes = opened.capabilities.takes_changes
+    if target.mode not in modes:
+        words = f"mode = {', '.join(sorted(modes))}" if modes else "not at all"
+        raise NotBuilt(f"[transform.cdc] into {target.kind!r} with mode {target.mode!r}", instead=f"it runs: {words}")
+    grows = "evolve" if changes.schema_evolution in {"evolve", "try_evolve"} else "error"
+    taking = opened(target.model_copy(update={"on_drift": grows}), connect(target.connection), name)
+    taking.take_changes(changes)
+    changing: Sink = taking
+    return changing
 
 
 def dead_letter_topic(spec: PipelineSpec) -> DeadLetterTopic | None:

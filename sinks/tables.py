@@ -177,7 +177,9 @@ def merge(load: Load) -> list[str]:
 def scd2(load: Load) -> list[str]:
     """The timeline is what the history of every staged key will be; then rows are changed, inserted and ended."""
     at_same_time = f"{load.same_key('t', 's')} AND t.valid_from = s.valid_from"
-    placed = f"n.existed = 0 AND {load.same_key('n', 's')} AND n.valid_from = s.valid_from"
+    staying = f" AND s.{GONE} IS NOT TRUE" if load.withdraws else ""
+    ended_at_once = Counted(load.delete(f"{at_same_time} AND s.{GONE}"), "deleted") if load.withdraws else ""
+    placed = f"n.existed = 0{staying} AND {load.same_key('n', 's')} AND n.valid_from = s.valid_from"
     end = {"valid_to": "n.valid_to", "is_current": "n.valid_to IS NULL"}
     closing = (
         load.update_absent({"valid_to": load.moment, "is_current": "FALSE"}, "t.is_current") if load.absent else ""
@@ -185,6 +187,8 @@ def scd2(load: Load) -> list[str]:
     moved = load.dialect.differs.format("t.valid_to", "n.valid_to")
     ended = f"n.existed = 1 AND {load.same_key('t', 'n')} AND t.valid_from = n.valid_from AND {moved}"
     return [
+        # A row that was there for no time at all has no version.
+        *([ended_at_once] if ended_at_once else []),
         f"CREATE TEMPORARY TABLE {TIMELINE} AS {_timeline(load)}",
         Counted(load.update(f"{at_same_time} AND t.{ROW_HASH} <> s.{ROW_HASH}"), "updated"),
         Counted(f"{load.insert(end)} JOIN {TIMELINE} AS n ON {placed}", "inserted"),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ematix_flow.cdc.changes import TOMBSTONE
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART
 from ematix_flow.specs import PipelineSpec
@@ -62,6 +63,8 @@ class Carried:
     """Which part of the batch it belongs to: to write each part once."""
     several: bool = False
     """Rows of other sources are beside it, whose numbers and parts must not be its own."""
+    changes: bool = False
+    """It is a change of a table: its text is needed, and a record without a value is no bad row."""
     named: frozenset[str] = frozenset()
     """Columns that the declaration calls by name and that may lie beside the payload, such as `_key`."""
 
@@ -71,13 +74,14 @@ class Carried:
         is_told = spec.transform.on_error != "drop" or (first is not None and first.late_data == "dlq")
         return cls(
             position=is_told,
-            payload=is_told,
+            payload=is_told or spec.transform.cdc is not None,
             order=first is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
             time=first is not None and first.event_time_column == EVENT_TS,
             key=spec.has_dead_letter_topic,
             number=first is None and any(target.kind in SQL_KINDS for target in spec.targets),
             part=first is None and spec.delivery == "exactly_once",
             several=len(spec.sources) > 1,
+            changes=spec.transform.cdc is not None,
             named=_named(spec),
         )
 
@@ -223,7 +227,9 @@ def wrapped(
     def error(stage: str, code: str, message: Column) -> Column:
         return _error(stage, F.lit(code), {**known, "message": message})
 
-    wrong = F.when(decoded.wrong, error("decode", decoded.code, decoded.message))
+    nothing = decoded.payload.isNull() | (F.trim(decoded.payload.cast("string")) == "null")
+    unusable = decoded.wrong & ~nothing if carried.changes else decoded.wrong
+    wrong = F.when(unusable, error("decode", decoded.code, decoded.message))
     if declared is not None and (carried.order or carried.time):
         message = _no_time(declared[0], decoded.columns[declared[0]])
         wrong = wrong.when(moment.isNull(), error("event_time", "no-event-time", message))
@@ -245,6 +251,7 @@ def wrapped(
         KEY: record,
         NUMBER: number if carried.number else None,
         PART: part if carried.part else None,
+        TOMBSTONE: F.coalesce(decoded.wrong & nothing, F.lit(False)) if carried.changes else None,
     }
     columns |= {name: column for name, column in ours.items() if column is not None}
     return decoded.rows.select(*[column.alias(name) for name, column in columns.items()])

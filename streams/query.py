@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ematix_flow.sinks.base import Sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import Operator
 from ematix_flow.state.store import Store
 from ematix_flow.streams.branches import Branch, branches_of, in_one_shape, origin_of, together
+from ematix_flow.streams.capturing import Capture
 from ematix_flow.streams.envelope import ERROR, OURS, Origin, as_json_bytes, with_itself_as_payload
 from ematix_flow.streams.failures import spark_words
 from ematix_flow.streams.handover import with_event_ts
@@ -51,6 +53,8 @@ class Plan:
     """Of each of its inputs: they move its watermark when no row does."""
     read_often: bool = False
     """The SQL looks at the rows of a batch more than once."""
+    capture: Capture | None = None
+    """Makes changes of the rows; it is the transform of a batch then."""
 
     @property
     def is_materialised(self) -> bool:
@@ -65,13 +69,16 @@ class _Transformed:
     read_often: bool = False
 
 
-def plan(spec: PipelineSpec, sources: Sources, session: SparkSession, store: Store) -> Plan:
+def plan(spec: PipelineSpec, sources: Sources, session: SparkSession, store: Store, sinks: Mapping[str, Sink]) -> Plan:
     """Read, decode, transform, operate, count."""
     branches = branches_of(spec, sources, session)
     if spec.transform.join is not None:
         return _joined(spec, branches, session, store)
     done = _transformed(spec, branches)
     origin = origin_of(branches)
+    if spec.transform.cdc is not None:
+        capture = Capture(spec, sinks, store, origin)
+        return Plan(observed(together(done.branches)), origin, capture, read_often=True, capture=capture)
     if spec.transform.window is None:
         rows = observed(together(done.branches))
         return Plan(rows, origin, done.batch_transform, read_often=done.read_often)

@@ -20,6 +20,7 @@ from ematix_flow.state.definition import Definition
 from ematix_flow.state.kernel import NO_WATERMARK
 from ematix_flow.state.store import Store, open_store
 from ematix_flow.streams.built import refuse_what_is_not_built
+from ematix_flow.streams.capturing import by_key
 from ematix_flow.streams.failures import explained, spark_errors_in_words
 from ematix_flow.streams.functions import register
 from ematix_flow.streams.lookups import Lookups
@@ -78,7 +79,7 @@ def run_spec(
     """
     from ematix_flow.streams.stages import run_stages
 
-    spec = spec.with_connections(resolve_connection)
+    spec = by_key(spec.with_connections(resolve_connection))
     refuse_what_is_not_built(spec)
     ending = Ending(bounded, flush, clock)
     watching = Watching(on_batch, on_step, on_start)
@@ -101,7 +102,7 @@ class Ending:
 
 def open_sinks(spec: PipelineSpec) -> dict[str, Sink]:
     targets = zip(spec.target_names, spec.targets, strict=True)
-    return {name: open_sink(target, name, spec.delivery) for name, target in targets}
+    return {name: open_sink(target, name, spec.delivery, spec.transform.cdc) for name, target in targets}
 
 
 def run_stage(
@@ -125,7 +126,7 @@ def run_stage(
         if opened is not None:
             register(spec.transform.udfs, session)
             lookups = Lookups(spec.transform.lookups, memory, session)
-            planned = plan(spec, opened, session, memory)
+            planned = plan(spec, opened, session, memory, sinks)
             memory.agree(Definition.of(spec, planned.operator))
             runner = Runner(spec, opened, sinks, memory, planned, lookups, watching.on_batch, watching.on_step)
             tally = runner.tally
@@ -227,6 +228,7 @@ def _result(spec: PipelineSpec, tally: Tally, status: str, watermark: int | None
         late_rows=dict(tally.late),
         dlq_rows=dict(tally.dead),
         dropped_rows=dict(tally.dropped),
+        changes=dict(tally.changes),
         watermark=None if watermark in (None, NO_WATERMARK) else _EPOCH + timedelta(microseconds=watermark),
         duration_seconds=seconds,
     )

@@ -33,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _POLL_SECONDS = 0.02
+CHANGES = ("creates", "updates", "deletes", "skipped", "idempotent_skipped", "truncates")
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     late: Counter[str] = field(default_factory=Counter)
     counts: Mapping[str, Counter[str]] = field(default_factory=dict)
+    changes: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class BatchReport:
     """Time by step of the commit protocol."""
     windows: Told | None = None
     """What the operator told, if there is one."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    """By what they were, if rows are changes of tables."""
     operator: str | None = None
     """Which one: `join` or `window`."""
 
@@ -128,6 +132,7 @@ class Runner:
         self.watch = Stopwatch()
         self.consumed = self.kept = 0
         self.written: dict[str, int] = {}
+        self.changes: dict[str, int] = {}
         self.bad = SetAside()
         self.told = Told(self._open.held()) if self._open else None
         latest = self.told.held.latest if self.told else ()
@@ -211,6 +216,9 @@ class Runner:
         staging, done = self._targets.apply(batch, staging)
         rows = self.kept - staging.left_out
         self.written = {name: rows if name in done else 0 for name in self._spec.target_names}
+        if self._plan.capture is not None:
+            self.changes = {**dict.fromkeys(CHANGES, 0), **self._targets.changes}
+            self.changes["skipped"] = self._plan.capture.skipped if done else 0
 
     @step
     def divert(self, batch: Batch) -> None:
@@ -231,6 +239,8 @@ class Runner:
         self.tally.consumed += self.consumed
         self.tally.written.update(self.written)
         self.tally.counts = self._targets.counts
+        for what, number in self.changes.items():
+            self.tally.changes[what] += number
         self.tally.dead.update(self._counted("dlq"))
         self.tally.dropped.update(self._counted("drop"))
         if self.told is not None:
@@ -253,6 +263,7 @@ class Runner:
             dead=self._counted("dlq"),
             dropped=self._counted("drop"),
             seconds=dict(self.watch.latest),
+            changes=dict(self.changes),
             windows=self.told,
             operator="join" if self._spec.transform.join else "window" if self._open else None,
         )

@@ -9,7 +9,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART, ROW, Batch, Sink, Staged, TargetRefused
+from ematix_flow.sinks.base import (
+    AT,
+    CHANGE,
+    EVENT_TIME,
+    OP,
+    ORDER,
+    PART,
+    PRESENT,
+    ROW,
+    Batch,
+    Sink,
+    Staged,
+    TargetRefused,
+)
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import GONE
 from ematix_flow.state.store import Store
@@ -90,6 +103,8 @@ class Targets:
         self._cached: DataFrame | None = None
         self.counts: dict[str, Counter[str]] = {}
         """By target, what became of the rows of this run, where a target can tell."""
+        self.changes: dict[str, int] = {}
+        """Of the latest batch, by what they were; several targets take the same ones."""
 
     def stage(self, batch: Batch, rows: DataFrame, taken: Callable[[], Seen], *, counted: bool) -> tuple[Staging, Seen]:
         """Step 3 for every target. `counted` says that nothing happened to the rows since Spark counted them; `taken`
@@ -152,7 +167,7 @@ class Targets:
         return Staging(rows, counted, fit.rows, seen, numbered, going, staged, refused)
 
     def _applied(self, batch: Batch, staging: Staging) -> set[str]:
-        done = set()
+        done, self.changes = set(), {}
         for name, sink in self._sinks.items():
             batch.reached(f"apply/{name}")
             self._store.check()
@@ -160,6 +175,7 @@ class Targets:
             if applied.done:
                 done.add(name)
                 self.counts.setdefault(name, Counter()).update(applied.counts)
+                self.changes = self.changes or dict(applied.changes)
         return done
 
     def _without_refused(self, batch: Batch, staging: Staging) -> Staging:
@@ -212,6 +228,9 @@ class Targets:
         schema = StructType([field for field in rows.schema.fields if not field.name.startswith(OURS)])
         if schema != self._prepared:
             self._tables = {name: sink.prepare(schema) for name, sink in self._sinks.items()}
+            if CHANGE in rows.columns:
+                # A change need not have all columns; the target itself refuses a new row without one that it needs.
+                self._tables = {name: _with_nulls(table) for name, table in self._tables.items()}
             self._prepared = schema
 
     def _numbered(self, rows: DataFrame) -> DataFrame:
@@ -251,8 +270,15 @@ class Targets:
     def _hidden(self, name: str, rows: DataFrame) -> list[str]:
         order = [EVENT_TIME, ORDER] if name in self._ordered else []
         gone = [GONE] if GONE in rows.columns and self._declared[name].mode == "merge" else []
+        gone += [name for name in (CHANGE, AT, PRESENT, OP) if name in rows.columns]
         part = [PART] if PART in rows.columns and self._sinks[name].capabilities.parted else []
         return [*part, *order, ROW, *gone] if name in self._refusing or order else part
+
+
+def _with_nulls(table: StructType) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(f.name, f.dataType, True, f.metadata) for f in table.fields])
 
 
 def with_numbers(rows: DataFrame) -> DataFrame:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.cdc.envelopes import envelope_of
 from ematix_flow.config import connect, resolve_connection
 from ematix_flow.errors import NotBuilt
-from ematix_flow.specs import PipelineSpec, Source
+from ematix_flow.specs import CDC, PipelineSpec, Source
 from ematix_flow.state.store import Store
 from ematix_flow.streams.sources.base import StreamSource
 from ematix_flow.streams.sources.database.source import DATABASES, DatabaseSource
@@ -24,12 +25,27 @@ SOURCES: dict[str, Any] = {
     **dict.fromkeys(DATABASES, DatabaseSource),
 }
 
+# The formats that are JSON texts.
+_ENVELOPES = ("json", "json_lines")
+
 
 def open_source(spec: PipelineSpec, index: int, store: Store, session: SparkSession) -> StreamSource:
     source, name = spec.sources[index], spec.source_names[index]
+    if spec.transform.cdc is not None:
+        source = _of_envelopes(source, spec.transform.cdc)
     connection = connect(source.connection)
     opened: StreamSource = source_type(source)(source, connection, name, spec.batch_bytes, store, session)
     return opened
+
+
+def _of_envelopes(source: Source, cdc: CDC) -> Source:
+    """What is declared are the columns of the table; the source reads the envelopes around them."""
+    connection: Any = connect(source.connection)
+    form = getattr(connection, "payload_format", None) or getattr(connection, "format", None)
+    if form not in _ENVELOPES:
+        found = f"[transform.cdc] from {connection.kind} with {form or 'columns'}"
+        raise NotBuilt(found, instead=f"envelopes are read as {' and '.join(_ENVELOPES)}")
+    return source.model_copy(update={"schema": envelope_of(cdc).ddl})
 
 
 def source_type(source: Source) -> Any:

@@ -1,0 +1,224 @@
+"""Where each kind of envelope keeps what a change is: its operation, the row before and after, its place in the log.
+
+Everything here is text: the columns in which an envelope is read, as DDL, and expressions of Spark SQL over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ematix_flow.specs import CDC
+
+ROW_TYPE = "map<string, string>"
+"""Rows are read as texts by column, so that a column that is absent is told from one that is NULL."""
+CREATE, UPDATE, DELETE, TRUNCATE, SKIP = "c", "u", "d", "t", "-"
+OPERATIONS = {"create": CREATE, "read": CREATE, "update": UPDATE, "delete": DELETE, "truncate": TRUNCATE}
+
+_DEBEZIUM = {"c": CREATE, "r": CREATE, "u": UPDATE, "d": DELETE, "t": TRUNCATE, "m": SKIP}
+_MAXWELL = {
+    "insert": CREATE, "bootstrap-insert": CREATE, "update": UPDATE, "delete": DELETE, "bootstrap-start": SKIP,
+    "bootstrap-complete": SKIP, "table-create": SKIP, "table-alter": SKIP, "table-drop": SKIP, "database-create": SKIP,
+    "database-alter": SKIP, "database-drop": SKIP,
+}  # fmt: skip
+# Of a number with at most 20 digits, so that texts compare as the numbers do.
+_DIGITS = 20
+_WRAPPED = "payload"
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Expressions over the columns of `ddl`; NULL where an envelope says nothing."""
+
+    ddl: str
+    op: str
+    """The operation, as the envelope calls it."""
+    ops: Mapping[str, str]
+    """What these operations are here."""
+    before: str
+    after: str
+    key: str
+    """The key as a text: a JSON object, or the only value of it."""
+    at: str
+    """The place of the change in the log of its source, as a text: of two changes, the later one has the greater."""
+    moment: str
+    """When the change was made, in milliseconds since 1970."""
+    table: str
+    """`schema.table`, or `database.table` where there are no schemas."""
+    ignorable: str = "false"
+    """Whether an envelope without an operation is none, but news of a transaction."""
+    schema: str = "CAST(NULL AS STRING)"
+    """The JSON text that describes the types of the row, where envelopes bring one."""
+    paths: tuple[tuple[str, ...], ...] = ()
+    """Where rows stand in the JSON of an envelope."""
+
+
+def envelope_of(cdc: CDC) -> Envelope:
+    return {"debezium": _debezium, "maxwell": _maxwell, "custom": _custom}[cdc.envelope](cdc)
+
+
+def _debezium(cdc: CDC) -> Envelope:
+    """With and without the wrapper of schema and payload."""
+    rows = {"before": cdc.before_field or "before", "after": cdc.after_field or "after"}
+    texts = {name: f"source.{name}" for name in ("lsn", "file", "pos", "ts_ms", "db", "schema", "table")}
+    texts |= {"op": cdc.op_field or "op", "moment": "ts_ms", "status": "status"}
+    texts |= {role: path for role, path in {"key": cdc.key_field, "ts": cdc.ts_field}.items() if path}
+    wanted = [(role, path, ROW_TYPE) for role, path in rows.items()]
+    wanted += [(role, path, "string") for role, path in texts.items()]
+    plain = _Paths(wanted)
+    wrapped = _Paths([one for one in wanted if not one[1].startswith(f"{_WRAPPED}.")], _WRAPPED)
+
+    def of(role: str) -> str:
+        found = [paths.expressions[role] for paths in (plain, wrapped) if role in paths.expressions]
+        return f"coalesce({', '.join(found)})" if found else "CAST(NULL AS STRING)"
+
+    moment = f"coalesce({of('ts')}, {of('ts_ms')}, {of('moment')})"
+    file = f"nullif(regexp_extract({of('file')}, '([0-9]+)$', 1), '')"
+    places = [_place("1", of("lsn")), _place("1", file, of("pos")), _place("0", _as_number(moment))]
+    paths = tuple(tuple(path.split(".")) for path in rows.values())
+    return Envelope(
+        ddl=_ddl({"schema": "string", **_union(plain.tree, wrapped.tree)}),
+        op=of("op"),
+        ops=_mapped(cdc, _DEBEZIUM),
+        before=of("before"),
+        after=of("after"),
+        key=of("key"),
+        at=_at(places[2:] if cdc.ts_field else places),
+        moment=_millis(moment),
+        table=f"concat_ws('.', coalesce(nullif({of('schema')}, ''), {of('db')}), {of('table')})",
+        ignorable=f"{of('status')} IN ('BEGIN', 'END')",
+        schema="`schema`",
+        paths=(*paths, *((_WRAPPED, *path) for path in paths)),
+    )
+
+
+def _maxwell(cdc: CDC) -> Envelope:
+    row = cdc.after_field or "data"
+    of = (
+        paths := _Paths(
+            [
+                ("op", cdc.op_field or "type", "string"),
+                ("before", cdc.before_field or "old", ROW_TYPE),
+                ("after", row, ROW_TYPE),
+                ("ts", cdc.ts_field or "ts", "string"),
+                *((name, name, "string") for name in ("position", "database", "table")),
+            ]
+        )
+    ).expressions
+    file, place = (f"nullif(regexp_extract({of['position']}, '([0-9]+):([0-9]+)$', {i}), '')" for i in (1, 2))
+    # Seconds, unless somebody names another field.
+    moment = of["ts"] if cdc.ts_field else f"CAST(try_cast({of['ts']} AS BIGINT) * 1000 AS STRING)"
+    places = [_place("1", file, place), _place("0", _as_number(moment))]
+    return Envelope(
+        ddl=_ddl(paths.tree),
+        op=of["op"],
+        ops=_mapped(cdc, _MAXWELL),
+        before=of["before"],
+        after=of["after"],
+        key="CAST(NULL AS STRING)",
+        at=_at(places[1:] if cdc.ts_field else places),
+        moment=_millis(moment),
+        table=f"concat_ws('.', {of['database']}, {of['table']})",
+        paths=(tuple(row.split(".")),),
+    )
+
+
+def _custom(cdc: CDC) -> Envelope:
+    rows = {role: path for role, path in {"before": cdc.before_field, "after": cdc.after_field}.items() if path}
+    texts = {"op": cdc.op_field, "key": cdc.key_field, "ts": cdc.ts_field}
+    wanted = [(role, path, ROW_TYPE) for role, path in rows.items()]
+    wanted += [(role, path, "string") for role, path in texts.items() if path]
+    paths = _Paths(wanted)
+    of = dict.fromkeys(("key", "ts"), "CAST(NULL AS STRING)") | paths.expressions
+    return Envelope(
+        ddl=_ddl(paths.tree),
+        op=of["op"],
+        ops=_mapped(cdc, {}),
+        before=of.get("before", f"CAST(NULL AS {ROW_TYPE})"),
+        after=of["after"],
+        key=of["key"],
+        at=_at([_place("0", _as_number(of["ts"]))]),
+        moment=_millis(of["ts"]),
+        table="''",
+        paths=tuple(tuple(path.split(".")) for path in rows.values()),
+    )
+
+
+def _mapped(cdc: CDC, known: Mapping[str, str]) -> dict[str, str]:
+    return {**known, **{op: OPERATIONS[name] for op, name in (cdc.op_map or {}).items()}}
+
+
+def _place(rank: str, major: str, minor: str = "'0'") -> str:
+    """Numbers of one length, so that texts compare as they do. Times count less than places in a log: a snapshot that
+    knows no place is older than what was logged."""
+    numbers = [f"lpad(CAST(try_cast({n} AS DECIMAL({_DIGITS}, 0)) AS STRING), {_DIGITS}, '0')" for n in (major, minor)]
+    return f"concat('{rank}', {', '.join(numbers)})"
+
+
+def _at(places: Sequence[str]) -> str:
+    """The first that is known; without any, changes are in the order of their arrival."""
+    return f"coalesce({', '.join(places)}, '{'0' * (2 * _DIGITS + 1)}')"
+
+
+def _as_number(text: str) -> str:
+    """A number, or a time written out."""
+    micros = f"CAST(unix_micros(try_cast({text} AS TIMESTAMP)) AS STRING)"
+    return f"coalesce(CAST(try_cast({text} AS DECIMAL({_DIGITS}, 0)) AS STRING), {micros})"
+
+
+def _millis(text: str) -> str:
+    return f"coalesce(try_cast({text} AS BIGINT), unix_millis(try_cast({text} AS TIMESTAMP)))"
+
+
+class _Paths:
+    """Dotted paths as the columns of one JSON object. A path below one that is read whole is looked up in it."""
+
+    def __init__(self, wanted: Sequence[tuple[str, str, str]], below: str = "") -> None:
+        """`wanted` are roles, their paths and the types in which they are read."""
+        self.tree: dict[str, object] = {}
+        self.expressions: dict[str, str] = {}
+        split = [(role, [*([below] if below else []), *path.split(".")], kind) for role, path, kind in wanted]
+        for role, parts, kind in sorted(split, key=lambda one: len(one[1])):
+            self.expressions[role] = self._placed(parts, kind)
+
+    def _placed(self, parts: list[str], kind: str) -> str:
+        node = self.tree
+        for depth, part in enumerate(parts[:-1], start=1):
+            inner = node.setdefault(part, {})
+            if not isinstance(inner, dict):
+                return _within(_dotted(parts[:depth]), str(inner), parts[depth:])
+            node = inner
+        node.setdefault(parts[-1], kind)
+        return _dotted(parts)
+
+
+def _dotted(parts: Sequence[str]) -> str:
+    return ".".join(f"`{part}`" for part in parts)
+
+
+def _within(whole: str, kind: str, parts: Sequence[str]) -> str:
+    if kind == ROW_TYPE:
+        whole, parts = f"{whole}['{_escaped(parts[0])}']", parts[1:]
+    return f"get_json_object({whole}, '$.{_escaped('.'.join(parts))}')" if parts else whole
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _ddl(tree: Mapping[str, object]) -> str:
+    return ", ".join(f"`{name}` {_type(kind)}" for name, kind in tree.items())
+
+
+def _union(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
+    result = dict(one)
+    for name, kind in other.items():
+        held = result.get(name)
+        result[name] = _union(held, kind) if isinstance(held, dict) and isinstance(kind, dict) else held or kind
+    return result
+
+
+def _type(kind: object) -> str:
+    if isinstance(kind, dict):
+        return f"struct<{', '.join(f'`{name}`: {_type(inner)}' for name, inner in kind.items())}>"
+    return str(kind)
