@@ -40,7 +40,10 @@ class Feed:
         them withdraw a row."""
         self._number += 0 if again else 1
         batch = self._batch()
-        return self.sink.apply(self.stage(*rows, hours=hours, gone=gone), batch, batch.fence("orders"))
+        try:
+            return self.sink.apply(self.stage(*rows, hours=hours, gone=gone), batch, batch.fence("orders"))
+        finally:
+            self.sink.forget()
 
     def stage(self, *rows: Sequence[Any], hours: Sequence[int] = (), gone: Sequence[bool | None] = ()) -> Staged:
         frame = self._frame(rows, hours or [0] * len(rows), gone or [None] * len(rows))
