@@ -69,7 +69,7 @@ def everything() -> list[Case]:
 
 
 # Each of these shows little that a quicker one does not.
-SELDOM = ("compute", "release", "apply/object_store_local", "apply/before-fence", "apply/orders_2")
+SELDOM = ("compute", "save", "divert", "release", "apply/object_store_local", "apply/before-fence", "apply/orders_2")
 CASES = [
     *(
         pytest.param(case, id=f"{case}, {case.targets[0]}", marks=[pytest.mark.slow] * (case.point in SELDOM))

@@ -105,6 +105,7 @@ def test_soft_deletes_are_taken_back(origin: Base) -> None:
     assert [bool(flag) for _, flag in rows(origin, "id, _is_deleted")] == [False, False]
 
 
+@pytest.mark.slow
 def test_through_spark_to_several_targets(tmp_path: Path, spark: SparkSession) -> None:
     """Postgres to two DuckDB tables, one of them a history; with normalizers and transforms before and after."""
     origin = OfPostgres(tmp_path)

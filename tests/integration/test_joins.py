@@ -188,6 +188,7 @@ def test_a_bad_join_says_what_is_wrong() -> None:
         paid.run()
 
 
+@pytest.mark.slow
 def test_a_window_may_follow_as_a_stage_of_its_own() -> None:
     window = """
 [transform.window]
