@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from ematix_flow.joins.arrivals import Bools, Ints
-from ematix_flow.joins.kernel import REVISION
 from ematix_flow.joins.side_rows import SideRows
-from ematix_flow.state.kernel import GONE, TIME
+from ematix_flow.state.kernel import GONE, REVISION, TIME
 
 # Also the place of what is put behind all rows.
 _NOWHERE = -1

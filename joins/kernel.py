@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ematix_flow.specs.window import LateData
-from ematix_flow.state.kernel import GONE, TIME, Buffer, Slot, Step
+from ematix_flow.state.kernel import GONE, REVISION, TIME, Buffer, Slot, Step, watermark_after
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 SIDE = "_flow_side"
 """Which side a row that a kernel is given belongs to: 0 left, 1 right."""
-REVISION = "_revision"
 
 _MS = 1000
 # Far beyond every time that a row can have, and still small enough to add to one.
@@ -148,14 +147,14 @@ class StreamJoin:
         what it can, and nobody waits for that."""
         orphans = [due for side in (left, right) if (due := side.next_orphan()) is not None]
         if orphans:
-            return _passed(min(orphans))
+            return watermark_after(min(orphans))
         last = _last_deadline(left, right)
-        return None if last is None else _passed(last + self._allowed)
+        return None if last is None else watermark_after(last + self._allowed)
 
 
 def _slot(left: SideRows, right: SideRows, watermark: int) -> Slot:
     last = _last_deadline(left, right)
-    return Slot(None, left.growth + right.growth, None if last is None or last < watermark else _passed(last))
+    return Slot(None, left.growth + right.growth, None if last is None or last < watermark else watermark_after(last))
 
 
 def _last_deadline(left: SideRows, right: SideRows) -> int | None:
@@ -169,11 +168,6 @@ def _buffers(*sides: tuple[SideRows, int]) -> tuple[Buffer, ...]:
 
 def _limited(duration: int) -> int:
     return max(-_FOREVER, min(duration, _FOREVER))
-
-
-def _passed(deadline: int) -> int:
-    """The first whole millisecond after it: no other watermark occurs."""
-    return (deadline // _MS + 1) * _MS
 
 
 def _shown(duration: int) -> str:

@@ -24,6 +24,8 @@ GONE = "_flow_gone"
 """Whether an emitted row takes back one of the same key: a target that merges deletes it, any other never sees it."""
 ROWS = "_flow_rows"
 """How many rows a row stands for, where rows are aggregated before they come to a kernel."""
+REVISION = "_revision"
+"""Column of the output under `reopen`: how often a result was emitted before."""
 NO_WATERMARK = -(2**62)
 """The watermark before any row was seen: nothing is late and nothing is due."""
 
@@ -136,6 +138,11 @@ class Operator:
             "block_ms": str(self.block_ms or ""),
             **self.kernel.describe(),
         }
+
+
+def watermark_after(time: int) -> int:
+    """The first watermark that is past a time: all of them are whole milliseconds."""
+    return (time // 1000 + 1) * 1000
 
 
 class StateVersion(FlowError):

@@ -12,6 +12,7 @@ from ematix_flow.specs import Join, PipelineSpec
 from ematix_flow.state.kernel import Operator
 from ematix_flow.state.store import Store
 from ematix_flow.streams.branches import Branch
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.observed import counted
 from ematix_flow.streams.operators import buckets, event_time
 from ematix_flow.streams.stateful import Input, alike
@@ -32,7 +33,7 @@ def join_operator_of(spec: PipelineSpec, branches: Sequence[Branch], store: Stor
     sides = _sides(join, branches)
     kinds = [to_arrow_type(kind, timezone="UTC") for kind in _key_types(join, *sides)]
     left, right = (
-        to_arrow_schema(side.rows.select(*map(_quoted, side.visible)).schema, timezone="UTC") for side in sides
+        to_arrow_schema(side.rows.select(*map(quoted, side.visible)).schema, timezone="UTC") for side in sides
     )
     return join_operator(
         join,
@@ -56,14 +57,14 @@ def join_inputs(join: Join, branches: Sequence[Branch], ticks: Sequence[DataFram
         prefix, keys = (
             (join.right_column_prefix, join.right_keys) if is_right else (join.left_column_prefix, join.left_keys)
         )
-        columns = {f"{prefix}{name}": F.col(_quoted(name)) for name in branch.visible}
+        columns = {f"{prefix}{name}": F.col(quoted(name)) for name in branch.visible}
         columns[SIDE] = F.lit(int(is_right)).cast("byte")
         given.append(
             Input(
                 counted(branch.rows, number),
                 event_time(_PLACE, join.event_time_column, branch.rows),
                 columns,
-                [alike(F.col(_quoted(key)).cast(kind), kind) for key, kind in zip(keys, kinds, strict=True)],
+                [alike(F.col(quoted(key)).cast(kind), kind) for key, kind in zip(keys, kinds, strict=True)],
                 branch.origin,
                 ticks[number],
             )
@@ -94,7 +95,3 @@ def _key_types(join: Join, left: Branch, right: Branch) -> list[DataType]:
     if problems:
         raise DeclarationError(_PLACE, problems)
     return kinds
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import Sink
@@ -129,17 +130,15 @@ def _transformed(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed
     if len(branches) > 1 and is_over_names(sql, names):
         selects = None if spec.transform.lookups else one_select_each(sql, spec.transform.dialect, names)
         if selects is not None:
-            done = [_row_by_row(select, "spark", branch) for select, branch in zip(selects, branches, strict=True)]
-            each = [branch for branch in done if branch is not None]
-            if len(each) == len(branches):
-                return _Transformed(under_each_other(each))
+            done = _row_by_row(selects, "spark", branches)
+            if done is not None:
+                return _Transformed(under_each_other(done))
         return _over_tables(spec, branches)
     shaped = in_one_shape(branches)
     if not spec.transform.lookups:
-        done = [_row_by_row(sql, spec.transform.dialect, branch) for branch in shaped]
-        each = [branch for branch in done if branch is not None]
-        if len(each) == len(branches):
-            return _Transformed(each)
+        done = _row_by_row([sql] * len(shaped), spec.transform.dialect, shaped)
+        if done is not None:
+            return _Transformed(done)
     transform = SqlTransform(sql, spec.transform.dialect, shaped[0].visible, origin_of(branches))
 
     def over_a_batch(good: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
@@ -148,14 +147,16 @@ def _transformed(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed
     return _Transformed(shaped, over_a_batch, read_often=len(re.findall(rf"\b{STREAM}\b", sql, re.IGNORECASE)) > 1)
 
 
-def _row_by_row(sql: str, dialect: str, branch: Branch) -> Branch | None:
-    """None if the SELECT needs a whole batch; a mistake in it is found now, and not in the first batch."""
-    transform = SqlTransform(sql, dialect, branch.visible, branch.origin)
-    done = _understood(lambda: transform(branch.rows, {}))
-    if not done.row_wise:
-        return None
-    visible = tuple(name for name in done.rows.columns if not name.startswith(OURS))
-    return replace(branch, rows=done.rows, visible=visible)
+def _row_by_row(selects: Sequence[str], dialect: str, branches: Sequence[Branch]) -> list[Branch] | None:
+    """The SELECT of each branch; None if one needs a whole batch. A mistake is found now, not in the first batch."""
+    done = []
+    for sql, branch in zip(selects, branches, strict=True):
+        transformed = _understood(partial(SqlTransform(sql, dialect, branch.visible, branch.origin), branch.rows, {}))
+        if not transformed.row_wise:
+            return None
+        visible = tuple(name for name in transformed.rows.columns if not name.startswith(OURS))
+        done.append(replace(branch, rows=transformed.rows, visible=visible))
+    return done
 
 
 def _over_tables(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed:

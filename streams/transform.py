@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.errors import FlowError
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.catalyst import Expression, Plan
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.envelope import ERROR, OURS, Origin
 from ematix_flow.streams.tagging import KEEP, attempt, may_go_on, tagged
 
@@ -145,16 +146,12 @@ def selected(text: str, tables: Mapping[str, DataFrame]) -> DataFrame:
     session = next(iter(tables.values())).sparkSession
     with _naming:
         for name, table in tables.items():
-            table.createOrReplaceTempView(_quoted(name))
+            table.createOrReplaceTempView(quoted(name))
         try:
             return session.sql(text)
         finally:
             for name in tables:
                 session.catalog.dropTempView(name)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _outer_steps(plan: Plan) -> tuple[list[Plan], Plan]:

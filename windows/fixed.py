@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ematix_flow.specs.window import LateData
-from ematix_flow.state.kernel import NO_WATERMARK, ROWS, TIME, Slot, Step
+from ematix_flow.state.kernel import NO_WATERMARK, REVISION, ROWS, TIME, Slot, Step
 from ematix_flow.windows.aggregates import Aggregates
 from ematix_flow.windows.grouping import Hashed, grouped
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Times = npt.NDArray[np.int64]
 
 PANE = "_flow_pane"
-REVISION = "_revision"
-
 _START, _CHANGED, _UNTIL = "_flow_start", "_flow_changed", b"emitted until"
 # Above so many, the keys of overlapping windows are not told apart: a window then counts as many as its fullest pane.
 _COUNTED_EXACTLY = 2_000_000

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ematix_flow.specs.window import LateData
-from ematix_flow.state.kernel import GONE, ROWS, Slot, Step
+from ematix_flow.state.kernel import GONE, REVISION, ROWS, Slot, Step, watermark_after
 from ematix_flow.windows.aggregates import Aggregates
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
     from ematix_flow.windows.session_spans import Bools, Ints
     from ematix_flow.windows.session_state import Shown
-
-REVISION = "_revision"
 
 _MS = 1000
 
@@ -158,17 +155,12 @@ class Sessions:
         import numpy as np
 
         end = self._end(sessions)
-        return _passed(np.where(end < watermark, end + self._allowed, end).min()) if len(end) else None
+        return watermark_after(int(np.where(end < watermark, end + self._allowed, end).min())) if len(end) else None
 
     def _slot(self, sessions: pa.Table, more: int, watermark: int) -> Slot:
         end = self._end(sessions)
         waiting = end[end >= watermark]
-        return Slot(None, more, _passed(waiting.max()) if len(waiting) else None)
-
-
-def _passed(end: np.int64) -> int:
-    """The first whole millisecond after it: no other watermark occurs."""
-    return (int(end) // _MS + 1) * _MS
+        return Slot(None, more, watermark_after(int(waiting.max())) if len(waiting) else None)
 
 
 def _together(first: pa.Table, second: pa.Table) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,17 +12,17 @@ from ematix_flow.connections import DeltaLocalConnection
 from ematix_flow.errors import DeclarationError, FlowError, Problem
 from ematix_flow.problems import near
 from ematix_flow.specs import Source
-from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
+from ematix_flow.streams.columns import misfit, quoted
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, as_json_bytes, wrapped
 from ematix_flow.streams.sources.base import SourceNotFound
 from ematix_flow.streams.sources.listing import average_sizes, visible_files
-from ematix_flow.streams.sources.schemas import declared_schema
+from ematix_flow.streams.sources.schemas import fix_schema, known_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 _NOT_ONLY_ADDED = ("DELTA_SOURCE_IGNORE_DELETE", "DELTA_SOURCE_TABLE_IGNORE_CHANGES")
 
@@ -77,8 +76,8 @@ class DeltaSource:
 
         rows = session.readStream.format("delta").options(**self._limits()).load(str(self._path))
         fields = self.payload_schema.fields
-        raw = {field.name: F.col(_quoted(field.name)) for field in fields}
-        misfits = [_misfit(f.name, f.dataType) for f in fields if f.dataType != self._held[f.name.lower()]]
+        raw = {field.name: F.col(quoted(field.name)) for field in fields}
+        misfits = [misfit(f.name, f.dataType) for f in fields if f.dataType != self._held[f.name.lower()]]
         message = F.coalesce(F.lit(None).cast("string"), *misfits)
         written = _times_of_files(F.input_file_name())
         decoded = Decoded(
@@ -118,14 +117,10 @@ class DeltaSource:
         """Declared, or as the table was at the first start."""
         from pyspark.sql.types import StructField, StructType
 
-        memory = f"schema.{file_name(name)}.json"
-        if self._source.schema is not None:
-            schema = declared_schema(self._source.schema, name)
-        elif known := store.recall(memory):
-            schema = StructType.fromJson(json.loads(known))
-        else:
+        schema = known_schema(self._source, name, store)
+        if schema is None:
             schema = StructType([StructField(field.name, field.dataType) for field in held.fields])
-            store.remember(memory, schema.json())
+            fix_schema(schema, name, store)
         if problems := [
             Problem(f"source {name!r} schema", f"no column {column}", ", ".join(self._held), near(column, self._held))
             for column in schema.fieldNames()
@@ -167,19 +162,6 @@ def _times_of_files(files: Column) -> Column:
     # A lambda, because Spark would look for the meaning of a function's annotations.
     function = arrow_udf(lambda names: times(names), "timestamp")  # type: ignore[call-overload]  # noqa: PLW0108
     return cast("Column", function(files))
-
-
-def _misfit(name: str, kind: DataType) -> Column:
-    from pyspark.sql import functions as F
-
-    column = F.col(_quoted(name))
-    text = F.coalesce(column.try_cast("string"), F.to_json(F.struct(column)))
-    words = F.concat(F.lit(f'column {name}: cannot read "'), text, F.lit(f'" as {kind.simpleString()}'))
-    return F.when(column.isNotNull() & column.try_cast(kind).isNull(), words)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _file(position: str) -> Path:

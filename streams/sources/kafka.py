@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +32,7 @@ from ematix_flow.streams.sources.kafka_topics import (
     ranges,
     sample,
 )
-from ematix_flow.streams.sources.schemas import declared_schema
+from ematix_flow.streams.sources.schemas import declared_schema, fix_schema, known_schema
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -205,22 +204,18 @@ class KafkaSource:
 
     def _fixed(self, name: str, there: Mapping[str, Any], session: SparkSession) -> StructType:
         """Declared, or inferred from the oldest records at the first start."""
-        from pyspark.sql.types import StructType
 
         if self.payload_format == "raw_bytes":
             return declared_schema(_RAW, name)
-        if self._source.schema is not None:
-            return declared_schema(self._source.schema, name)
-        if self.payload_format == "avro":
+        if self._source.schema is None and self.payload_format == "avro":
             self._avro = self._reader_schema(name, there)
             return avro.spark_schema(self._avro)
-        memory = f"schema.{file_name(name)}.json"
-        if known := self._store.recall(memory):
-            return StructType.fromJson(json.loads(known))
+        if (known := known_schema(self._source, name, self._store)) is not None:
+            return known
         skipped = HEADER_BYTES if self.payload_format == "json_schema" else 0
         values = [value[skipped:] for message in self._sampled(there) if (value := message.value())]
         schema = _inferred(values, self._store, session, self._user)
-        self._store.remember(memory, schema.json())
+        fix_schema(schema, name, self._store)
         return schema
 
     def _reader_schema(self, name: str, there: Mapping[str, Any]) -> str:

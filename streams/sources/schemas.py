@@ -29,12 +29,8 @@ _CORRUPT = "_corrupt_record"
 def fixed_schema(source: Source, name: str, form: str, path: str, store: Store, session: SparkSession) -> StructType:
     from pyspark.sql.types import StructType
 
-    if source.schema is not None:
-        return declared_schema(source.schema, name)
-    memory = f"schema.{file_name(name)}.json"
-    known = store.recall(memory)
-    if known is not None:
-        return StructType.fromJson(json.loads(known))
+    if (known := known_schema(source, name, store)) is not None:
+        return known
     files = _sample([file for file in visible_files(path) if file.stat().st_size])
     if not files:
         raise NothingToInfer(
@@ -50,8 +46,26 @@ def fixed_schema(source: Source, name: str, form: str, path: str, store: Store, 
             f"source {name!r}: not one of {len(files)} files in {path} could be read as {form}",
             next_step='declare the columns, for example schema = "id long, ts timestamp", or correct `format`',
         )
-    store.remember(memory, schema.json())
+    fix_schema(schema, name, store)
     return schema
+
+
+def known_schema(source: Source, name: str, store: Store) -> StructType | None:
+    """Declared, or as it was at the first start; None before that."""
+    from pyspark.sql.types import StructType
+
+    if source.schema is not None:
+        return declared_schema(source.schema, name)
+    known = store.recall(_memory(name))
+    return None if known is None else StructType.fromJson(json.loads(known))
+
+
+def fix_schema(schema: StructType, name: str, store: Store) -> None:
+    store.remember(_memory(name), schema.json())
+
+
+def _memory(name: str) -> str:
+    return f"schema.{file_name(name)}.json"
 
 
 def declared_schema(ddl: str, name: str) -> StructType:

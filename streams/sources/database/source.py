@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,18 +13,18 @@ from uuid import uuid4
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.problems import near
 from ematix_flow.specs import Source
-from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
+from ematix_flow.streams.columns import misfit, quoted
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, as_json_bytes, wrapped
 from ematix_flow.streams.sources.database.base import Database, SourceColumn, spark_schema
 from ematix_flow.streams.sources.database.files import DuckDB, SQLite
 from ematix_flow.streams.sources.database.mysql import MySQL
 from ematix_flow.streams.sources.database.postgres import Postgres
-from ematix_flow.streams.sources.schemas import declared_schema
+from ematix_flow.streams.sources.schemas import fix_schema, known_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 DATABASES: dict[str, Any] = {"postgres": Postgres, "mysql": MySQL, "sqlite": SQLite, "duckdb": DuckDB}
 _SHOWN_CHARACTERS = 200
@@ -99,7 +98,7 @@ class DatabaseSource:
         session.dataSource.register(data_source(reading, wire, kind))
         rows = session.readStream.format(kind).load()
         pairs = list(zip(self.payload_schema.fields, wanted, strict=True))
-        raw = {field.name: F.col(_quoted(column.name)) for field, column in pairs}
+        raw = {field.name: F.col(quoted(column.name)) for field, column in pairs}
         misfits = [misfit(column.name, field.dataType) for field, column in pairs if field.dataType != column.wire]
         message = F.coalesce(F.lit(None).cast("string"), *misfits)
         incremental = [raw[name] for name in raw if name.lower() == (self._source.incremental_column or "").lower()]
@@ -144,16 +143,10 @@ class DatabaseSource:
 
     def _fixed(self, store: Store) -> StructType:
         """Declared, or as it was at the first start."""
-        from pyspark.sql.types import StructType
-
-        memory = f"schema.{file_name(self._name)}.json"
-        if self._source.schema is not None:
-            schema = declared_schema(self._source.schema, self._name)
-        elif known := store.recall(memory):
-            schema = StructType.fromJson(json.loads(known))
-        else:
+        schema = known_schema(self._source, self._name, store)
+        if schema is None:
             schema = spark_schema([(column.name, column.type) for column in self._columns])
-            store.remember(memory, schema.json())
+            fix_schema(schema, self._name, store)
         self._check([(name, "schema") for name in schema.fieldNames()])
         return schema
 
@@ -188,16 +181,3 @@ def is_query(text: str) -> bool:
 
 def _bare(query: str) -> str:
     return query.strip().rstrip(";").rstrip()
-
-
-def misfit(name: str, kind: DataType) -> Column:
-    from pyspark.sql import functions as F
-
-    column = F.col(_quoted(name))
-    text = F.coalesce(column.try_cast("string"), F.to_json(F.struct(column)))
-    words = F.concat(F.lit(f'column {name}: cannot read "'), text, F.lit(f'" as {kind.simpleString()}'))
-    return F.when(column.isNotNull() & column.try_cast(kind).isNull(), words)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
