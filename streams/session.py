@@ -29,6 +29,7 @@ _STATIC = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "ematix_flow.streams.workers",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
 }
 # A driver that serves only this machine should be reachable only from it.
