@@ -6,11 +6,11 @@ import importlib.util
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ematix_flow.errors import FlowError, MissingExtra
-from ematix_flow.sinks.schema_registry import header
+from ematix_flow.sinks.schema_registry import Unwritable, header
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +104,17 @@ def avro_schema(columns: StructType, topic: str) -> str:
     return json.dumps(_avro_type(columns, f"{name}_value" if not name[:1].isdigit() else f"_{name}_value"))
 
 
+def extended(text: str, _imported: Mapping[str, str], columns: StructType) -> str:
+    """With fields for more columns, which older records do not have."""
+    schema = json.loads(text)
+    more = _avro_type(columns, schema["name"])["fields"]
+    return json.dumps({**schema, "fields": [*schema["fields"], *more]})
+
+
+def with_defaults(text: str) -> frozenset[str]:
+    return frozenset(field["name"] for field in json.loads(text)["fields"] if "default" in field)
+
+
 def _avro_type(kind: DataType, name: str) -> Avro:
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
@@ -149,7 +160,10 @@ def _encoder(id: int, text: str) -> Callable[[pa.Array], pa.Array]:
         for row in rows.to_pylist(maps_as_pydicts="strict"):
             out = io.BytesIO()
             out.write(start)
-            fastavro.schemaless_writer(out, schema, row)
+            try:
+                fastavro.schemaless_writer(out, schema, row)
+            except Exception as error:
+                raise Unwritable(str(error) or type(error).__name__) from error
             values.append(out.getvalue())
         return pa.array(values, pa.binary())
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ematix_flow.errors import DeclarationError, NotBuilt, Problem
+from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.problems import near
-from ematix_flow.sinks.avro import encoded
+from ematix_flow.sinks import avro, protobuf
 from ematix_flow.sinks.base import HIDDEN, PART
 from ematix_flow.sinks.files import TIMES
 from ematix_flow.sinks.schema_registry import Schema, header
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 HEADERS = "array<struct<key: string, value: binary>>"
 _VALUE = "value"
-_FORMATS = ("json", "raw_bytes", "avro", "json_schema")
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,15 @@ class Payload:
 
     form: str
     schema: Schema | None = None
+    imported: Mapping[str, str] = field(default_factory=dict)
+    """What the schema needs of others, by name."""
 
 
 def records(rows: DataFrame, target: Target, payload: Payload) -> DataFrame:
     """Columns `topic`, `partition`, `key`, `value`, if there is a column for them `headers`, and `PART` as it came."""
     from pyspark.sql import functions as F
 
-    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    kinds = {one.name: one.dataType for one in rows.schema.fields}
     parts = [F.col(PART)] if PART in kinds else []
     topic: Column = F.lit(target.topic).cast("string")
     if target.topic_column is not None:
@@ -55,7 +56,7 @@ def check_columns(schema: StructType, target: Target, payload_format: str, name:
     """Everything that the target says of its columns, at once."""
     from pyspark.sql.types import ArrayType, BinaryType, IntegralType, MapType, StringType
 
-    kinds = {field.name: field.dataType for field in schema.fields}
+    kinds = {one.name: one.dataType for one in schema.fields}
     wanted: dict[str, tuple[tuple[type[DataType], ...], str]] = {
         "message_key_column": ((), ""),
         "headers_column": ((MapType, ArrayType), f"a map of texts, or {HEADERS}"),
@@ -78,8 +79,6 @@ def check_columns(schema: StructType, target: Target, payload_format: str, name:
         problems.append(Problem(f"target {name!r} payload_format", found, ", ".join(kinds)))
     if problems:
         raise DeclarationError(f"target {name!r}", problems)
-    if payload_format not in _FORMATS:
-        raise NotBuilt(f"payload_format {payload_format!r}", instead=f"built so far: {', '.join(_FORMATS)}")
 
 
 def written(names: Iterable[str], target: Target) -> list[str]:
@@ -97,7 +96,9 @@ def _value(target: Target, payload: Payload, kinds: dict[str, DataType]) -> Colu
         return _at(_VALUE).cast("binary")
     row = F.struct(*map(_at, written(kinds, target)))
     if payload.form == "avro" and payload.schema is not None:
-        return encoded(row, payload.schema.id, payload.schema.text)
+        return avro.encoded(row, payload.schema.id, payload.schema.text)
+    if payload.form == "protobuf" and payload.schema is not None:
+        return protobuf.encoded(row, payload.schema.id, payload.schema.text, payload.imported)
     # Nulls are left out, as in files of JSON lines.
     text = F.to_json(row, {**TIMES, "ignoreNullFields": "true"}).cast("binary")
     return text if payload.schema is None else F.concat(F.lit(header(payload.schema.id)), text)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -42,12 +43,26 @@ class UnknownSchema(FlowError):
     code = "unknown-schema"
 
 
+class Unwritable(Exception):
+    """What a row holds that its schema has no place for, for a person."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Another schema that one imports by a name."""
+
+    name: str
+    subject: str
+    version: int
+
+
 @dataclass(frozen=True)
 class Schema:
     id: int
     text: str
     kind: str
     """AVRO, PROTOBUF or JSON."""
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,19 +72,35 @@ class Registry:
     password: str | None = field(default=None, repr=False)
 
     def schema(self, id: int) -> Schema:
-        found = self._ask("GET", f"/schemas/ids/{id}")
-        return Schema(id, found["schema"], found.get("schemaType", "AVRO"))
+        return _schema({"id": id, **self._ask("GET", f"/schemas/ids/{id}")})
 
     def latest(self, subject: str) -> Schema | None:
         try:
-            found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
+            return self._version(subject, "latest")
         except UnknownSchema:
             return None
-        return Schema(found["id"], found["schema"], found.get("schemaType", "AVRO"))
 
-    def register(self, subject: str, text: str, kind: str) -> Schema:
-        body = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
-        return Schema(self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", body)["id"], text, kind)
+    def register(self, subject: str, text: str, kind: str, references: tuple[Reference, ...] = ()) -> Schema:
+        body: dict[str, Any] = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
+        if references:
+            body["references"] = [asdict(one) for one in references]
+        found = self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
+        return Schema(found["id"], text, kind, references)
+
+    def referenced(self, schema: Schema) -> dict[str, str]:
+        """By name, the texts of all schemas that this one imports, and that those import."""
+        found: dict[str, str] = {}
+        waiting = [*schema.references]
+        while waiting:
+            one = waiting.pop()
+            if one.name not in found:
+                imported = self._version(one.subject, one.version)
+                found[one.name] = imported.text
+                waiting += imported.references
+        return found
+
+    def _version(self, subject: str, version: int | str) -> Schema:
+        return _schema(self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}"))
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         headers = {"Content-Type": _MEDIA, "Accept": _MEDIA}
@@ -130,6 +161,13 @@ def registry_of(connection: KafkaConnection, user: str) -> Registry:
         problem = Problem(f"{user} schema_registry", "its url is no http or https address")
         raise DeclarationError(user, [problem])
     return registry
+
+
+def _schema(found: Mapping[str, Any]) -> Schema:
+    references = tuple(
+        Reference(one["name"], one["subject"], int(one["version"])) for one in found.get("references") or ()
+    )
+    return Schema(found["id"], found["schema"], found.get("schemaType") or "AVRO", references)
 
 
 def subject_of(topic: str) -> str:
