@@ -140,9 +140,9 @@ def test_positions_become_offsets_of_every_partition() -> None:
 
 def test_records_that_vanish_within_a_batch_are_lost_data() -> None:
     said = RuntimeError(
-        "An error occurred while calling o6488.parquet.\n: org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some "
-        "data may have been lost because they are not available in Kafka any more;\nset the source option failOnDataLoss "
-        "to false.\nReason: Could not read records in offset [2, 4) for topic partition orders-0\nwith consumer group "
+        "An error occurred.\n: org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost "
+        "because they are not available in Kafka any more;\nset the source option failOnDataLoss to false.\n"
+        "Reason: Could not read records in offset [2, 4) for topic partition orders-0\nwith consumer group "
         "ematix-flow-reading.\n\tat org.apache.spark.sql.kafka010.KafkaExceptions$"
     )
     lost = DataLost.found_in(said)
