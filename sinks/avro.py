@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ematix_flow.errors import FlowError, MissingExtra
-from ematix_flow.sinks.schema_registry import Unwritable, header
+from ematix_flow.sinks.schema_registry import Unwritable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,24 +142,24 @@ def _avro_type(kind: DataType, name: str) -> Avro:
     return {"fixed": "bytes", "enum": "string"}.get(named[word], named[word])
 
 
-def encoded(row: Column, id: int, text: str) -> Column:
+def encoded(row: Column, header: bytes, text: str) -> Column:
     """A struct of columns as Avro with its header."""
     from pyspark.sql.pandas.functions import arrow_udf
 
-    function = arrow_udf(_encoder(id, text), "binary")  # type: ignore[call-overload]
+    function = arrow_udf(_encoder(header, text), "binary")  # type: ignore[call-overload]
     return cast("Column", function(row))
 
 
-def _encoder(id: int, text: str) -> Callable[[pa.Array], pa.Array]:
+def _encoder(header: bytes, text: str) -> Callable[[pa.Array], pa.Array]:
     # A lambda below, because Spark would look for the meaning of a function's annotations.
     def encode(rows: pa.Array) -> pa.Array:
         import fastavro
         import pyarrow as pa
 
-        schema, start, values = fastavro.parse_schema(plain(json.loads(text))), header(id), []
+        schema, values = fastavro.parse_schema(plain(json.loads(text))), []
         for row in rows.to_pylist(maps_as_pydicts="strict"):
             out = io.BytesIO()
-            out.write(start)
+            out.write(header)
             try:
                 fastavro.schemaless_writer(out, schema, row)
             except Exception as error:

@@ -13,7 +13,7 @@ from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import Applied, Batch, Capabilities, Staged, TargetRefused, TargetUnavailable
 from ematix_flow.sinks.kafka_client import KafkaRefused, TopicNotFound, asked, java_properties, missing_topic, topics
-from ematix_flow.sinks.kafka_records import Payload, check_columns, records
+from ematix_flow.sinks.kafka_records import Payload, are_placed, check_columns, records
 from ematix_flow.sinks.kafka_schemas import WITH_SCHEMAS, registered
 from ematix_flow.sinks.schema_registry import Unwritable
 from ematix_flow.specs import Target
@@ -90,6 +90,7 @@ class KafkaSink:
         properties = ours | java_properties(self._connection)
         try:
             options = {f"kafka.{key}": str(value) for key, value in properties.items()}
+            options |= {} if are_placed(self._target) else {"topic": str(self._target.topic)}
             made.write.format("kafka").options(**options).save()
         except PySparkException as error:
             raise self._failure(str(error)) from error
@@ -120,7 +121,7 @@ class KafkaSink:
         """Whether every topic and partition that the rows name is there. A producer would wait for it in vain."""
         from pyspark.sql import functions as F
 
-        if self._target.topic_column is None and self._target.partition_column is None:
+        if not are_placed(self._target):
             return
         named = made.groupBy("topic").agg(F.min("partition"), F.max("partition")).collect()
         if not named:

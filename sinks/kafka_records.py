@@ -11,7 +11,7 @@ from ematix_flow.problems import near
 from ematix_flow.sinks import avro, protobuf
 from ematix_flow.sinks.base import HIDDEN, PART
 from ematix_flow.sinks.files import TIMES
-from ematix_flow.sinks.schema_registry import Schema, header
+from ematix_flow.sinks.schema_registry import Schema
 from ematix_flow.specs import Target
 
 if TYPE_CHECKING:
@@ -28,28 +28,31 @@ class Payload:
 
     form: str
     schema: Schema | None = None
+    header: bytes = b""
+    """What names the schema before each value."""
     imported: Mapping[str, str] = field(default_factory=dict)
     """What the schema needs of others, by name."""
 
 
 def records(rows: DataFrame, target: Target, payload: Payload) -> DataFrame:
-    """Columns `topic`, `partition`, `key`, `value`, if there is a column for them `headers`, and `PART` as it came."""
+    """Columns `key` and `value`; `headers` if there is a column for them; `topic` and `partition` if rows choose one of
+    the two; and `PART` as it came."""
     from pyspark.sql import functions as F
 
     kinds = {one.name: one.dataType for one in rows.schema.fields}
     parts = [F.col(PART)] if PART in kinds else []
-    topic: Column = F.lit(target.topic).cast("string")
-    if target.topic_column is not None:
-        topic = F.coalesce(_at(target.topic_column).cast("string"), topic)
-    columns = {
-        "topic": topic,
-        "partition": _or_none(target.partition_column, "int"),
-        "key": _key(target.message_key_column, kinds),
-        "value": _value(target, payload, kinds),
-    }
+    columns = {"key": _key(target.message_key_column, kinds), "value": _value(target, payload, kinds)}
+    if are_placed(target):
+        columns["topic"] = F.coalesce(_or_none(target.topic_column, "string"), F.lit(target.topic).cast("string"))
+        columns["partition"] = _or_none(target.partition_column, "int")
     if target.headers_column is not None:
         columns["headers"] = _headers(target.headers_column, kinds[target.headers_column])
     return rows.select(*[column.alias(name) for name, column in columns.items()], *parts)
+
+
+def are_placed(target: Target) -> bool:
+    """Whether rows choose their topic or their partition."""
+    return target.topic_column is not None or target.partition_column is not None
 
 
 def check_columns(schema: StructType, target: Target, payload_format: str, name: str) -> None:
@@ -96,12 +99,12 @@ def _value(target: Target, payload: Payload, kinds: dict[str, DataType]) -> Colu
         return _at(_VALUE).cast("binary")
     row = F.struct(*map(_at, written(kinds, target)))
     if payload.form == "avro" and payload.schema is not None:
-        return avro.encoded(row, payload.schema.id, payload.schema.text)
+        return avro.encoded(row, payload.header, payload.schema.text)
     if payload.form == "protobuf" and payload.schema is not None:
-        return protobuf.encoded(row, payload.schema.id, payload.schema.text, payload.imported)
+        return protobuf.encoded(row, payload.header, payload.schema.text, payload.imported)
     # Nulls are left out, as in files of JSON lines.
     text = F.to_json(row, {**TIMES, "ignoreNullFields": "true"}).cast("binary")
-    return text if payload.schema is None else F.concat(F.lit(header(payload.schema.id)), text)
+    return text if payload.schema is None else F.concat(F.lit(payload.header), text)
 
 
 def _key(name: str | None, kinds: dict[str, DataType]) -> Column:

@@ -13,7 +13,7 @@ from ematix_flow.problems import near
 from ematix_flow.sinks import avro, json_schema, protobuf, protobuf_files
 from ematix_flow.sinks.kafka_records import Payload, written
 from ematix_flow.sinks.registered_fields import Fields, fields_of
-from ematix_flow.sinks.schema_registry import Registry, Schema, UnknownSchema, registry_of, subject_of
+from ematix_flow.sinks.schema_registry import Registry, Schema, UnknownSchema, registry_of
 from ematix_flow.specs import Target
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def registered(
         for field in schema.fields
     ]
     # A row that does not fit the schema is a bad row, found before it comes here.
-    return Payload(name, found, imported), StructType(fitting)
+    return Payload(name, found, registry.header(found.id), imported), StructType(fitting)
 
 
 def _agreed(registry: Registry, form: _Form, columns: StructType, target: Target, user: str) -> Schema:
@@ -85,7 +85,7 @@ def _agreed(registry: Registry, form: _Form, columns: StructType, target: Target
     from pyspark.sql.types import StructType
 
     assert target.topic is not None
-    subject, may_register = subject_of(target.topic), target.schema_registration in {None, "register"}
+    subject, may_register = registry.subject_of(target.topic), target.schema_registration in {None, "register"}
     found = registry.latest(subject)
     if found is None and not may_register:
         raise UnknownSchema(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ematix_flow.sinks.protobuf_files import ProtobufUnsuited, compiled, message_at
-from ematix_flow.sinks.schema_registry import Unwritable, header
+from ematix_flow.sinks.schema_registry import Unwritable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -199,15 +199,15 @@ def _unsuited(kind: str) -> ProtobufUnsuited:
     )
 
 
-def encoded(row: Column, id: int, text: str, imported: Mapping[str, str]) -> Column:
+def encoded(row: Column, header: bytes, text: str, imported: Mapping[str, str]) -> Column:
     """A struct of columns as the first message of a file, with its header."""
     from pyspark.sql.pandas.functions import arrow_udf
 
-    function = arrow_udf(_encoder(id, text, imported), "binary")  # type: ignore[call-overload]
+    function = arrow_udf(_encoder(header, text, imported), "binary")  # type: ignore[call-overload]
     return cast("Column", function(row))
 
 
-def _encoder(id: int, text: str, imported: Mapping[str, str]) -> Callable[[pa.Array], pa.Array]:
+def _encoder(header: bytes, text: str, imported: Mapping[str, str]) -> Callable[[pa.Array], pa.Array]:
     makers: list[Make] = []
 
     # A lambda below, because Spark would look for the meaning of a function's annotations.
@@ -216,7 +216,7 @@ def _encoder(id: int, text: str, imported: Mapping[str, str]) -> Callable[[pa.Ar
 
         if not makers:
             makers.append(message_maker(message_at(compiled(text, imported), (0,))))
-        start, make = header(id) + FIRST, makers[0]
+        start, make = header + FIRST, makers[0]
         try:
             values = [start + make(row).SerializeToString() for row in rows.to_pylist(maps_as_pydicts="strict")]
         except Exception as error:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.sinks.avro import plain
-from ematix_flow.sinks.schema_registry import Registry
+from ematix_flow.sinks.schema_registry import Registry, SchemaId
 from ematix_flow.streams.decode import Parsed
 from ematix_flow.streams.registered_reader import ReadRecord, Unreadable, registered_columns
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-_writers: dict[tuple[str, int], Any] = {}
+_writers: dict[tuple[Registry, SchemaId], Any] = {}
 
 
 def avro_columns(rows: DataFrame, column: str, schema: StructType, registry: Registry, reader: str | None) -> Parsed:
     """`reader` is the schema that all records are read as, as Avro resolves one with the other; without it each is read
     as it was written."""
-    return registered_columns(rows, column, schema, partial(_reading, registry, reader))
+    return registered_columns(rows, column, schema, registry, partial(_reading, registry, reader))
 
 
 def _reading(registry: Registry, reader: str | None) -> ReadRecord:
@@ -32,7 +32,7 @@ def _reading(registry: Registry, reader: str | None) -> ReadRecord:
     return partial(_read, registry, wanted)
 
 
-def _read(registry: Registry, wanted: Any, id: int, content: bytes) -> dict[str, Any]:
+def _read(registry: Registry, wanted: Any, id: SchemaId, content: bytes) -> dict[str, Any]:
     import fastavro
 
     writer = _writer(registry, id)
@@ -45,12 +45,12 @@ def _read(registry: Registry, wanted: Any, id: int, content: bytes) -> dict[str,
     return row
 
 
-def _writer(registry: Registry, id: int) -> Any:
+def _writer(registry: Registry, id: SchemaId) -> Any:
     """A schema of an id never changes."""
     import fastavro
 
-    known = _writers.get((registry.url, id))
+    known = _writers.get((registry, id))
     if known is None:
         known = fastavro.parse_schema(plain(json.loads(registry.schema(id).text)))
-        _writers[registry.url, id] = known
+        _writers[registry, id] = known
     return known

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.sinks.protobuf import DATE, TIMESTAMP, WRAPPERS, is_map, is_wide
 from ematix_flow.sinks.protobuf_files import ProtobufUnsuited, file_of, message_at
-from ematix_flow.sinks.schema_registry import Registry
+from ematix_flow.sinks.schema_registry import Registry, SchemaId
 from ematix_flow.streams.decode import Parsed
 from ematix_flow.streams.registered_reader import ReadRecord, Unreadable, registered_columns
 
@@ -24,26 +24,26 @@ Take = Callable[[Any], Any]
 """From a message, or a value in one, to a value of Python's."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_files: dict[tuple[str, int], FileDescriptor] = {}
+_files: dict[tuple[Registry, SchemaId], FileDescriptor] = {}
 
 
 def protobuf_columns(
-    rows: DataFrame, column: str, schema: StructType, registry: Registry, reader: int | None
+    rows: DataFrame, column: str, schema: StructType, registry: Registry, reader: SchemaId | None
 ) -> Parsed:
     """`reader` is the id of the schema whose first message all records are read as, by the numbers of its fields;
     without it each is read as it was written."""
-    return registered_columns(rows, column, schema, partial(_reading, registry, reader))
+    return registered_columns(rows, column, schema, registry, partial(_reading, registry, reader))
 
 
-def first_message(registry: Registry, id: int) -> Descriptor:
+def first_message(registry: Registry, id: SchemaId) -> Descriptor:
     return message_at(_file(registry, id), (0,))
 
 
-def _reading(registry: Registry, reader: int | None) -> ReadRecord:
+def _reading(registry: Registry, reader: SchemaId | None) -> ReadRecord:
     wanted = None if reader is None else first_message(registry, reader)
-    takes: dict[tuple[int, tuple[int, ...]], Take] = {}
+    takes: dict[tuple[SchemaId, tuple[int, ...]], Take] = {}
 
-    def read(id: int, content: bytes) -> dict[str, Any]:
+    def read(id: SchemaId, content: bytes) -> dict[str, Any]:
         indexes, begin = _indexes(content)
         take = takes.get((id, indexes))
         if take is None:
@@ -58,7 +58,7 @@ def _reading(registry: Registry, reader: int | None) -> ReadRecord:
     return read
 
 
-def _written(registry: Registry, id: int, indexes: tuple[int, ...]) -> Descriptor:
+def _written(registry: Registry, id: SchemaId, indexes: tuple[int, ...]) -> Descriptor:
     try:
         return message_at(_file(registry, id), indexes)
     except IndexError:
@@ -67,11 +67,11 @@ def _written(registry: Registry, id: int, indexes: tuple[int, ...]) -> Descripto
         raise Unreadable(f"schema {id}: {error.found}") from error
 
 
-def _file(registry: Registry, id: int) -> FileDescriptor:
+def _file(registry: Registry, id: SchemaId) -> FileDescriptor:
     """A schema of an id never changes."""
-    known = _files.get((registry.url, id))
+    known = _files.get((registry, id))
     if known is None:
-        known = _files[registry.url, id] = file_of(registry, registry.schema(id))
+        known = _files[registry, id] = file_of(registry, registry.schema(id))
     return known
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, UnknownSchema
+from ematix_flow.sinks.schema_registry import Registry, SchemaId, UnknownSchema
 from ematix_flow.streams.decode import Parsed
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _ROW, _PROBLEM = "_flow_decoded", "_flow_problem"
 
-ReadRecord = Callable[[int, bytes], dict[str, Any]]
+ReadRecord = Callable[[SchemaId, bytes], dict[str, Any]]
 """The row of a record, from the id of its schema and what follows its header; or `Unreadable`, or `UnknownSchema`."""
 
 
@@ -24,7 +24,9 @@ class Unreadable(Exception):
     """What is wrong with a record, for a person."""
 
 
-def registered_columns(rows: DataFrame, column: str, schema: StructType, reading: Callable[[], ReadRecord]) -> Parsed:
+def registered_columns(
+    rows: DataFrame, column: str, schema: StructType, registry: Registry, reading: Callable[[], ReadRecord]
+) -> Parsed:
     """`reading` is called in each worker."""
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import to_arrow_type
@@ -33,7 +35,7 @@ def registered_columns(rows: DataFrame, column: str, schema: StructType, reading
     wide = StructType([*rows.schema.fields]).add(_ROW, schema).add(_PROBLEM, StringType())
     kind = to_arrow_type(schema, timezone="UTC")
     return Parsed(
-        rows=rows.mapInArrow(partial(_decoded, column, reading, kind), wide),
+        rows=rows.mapInArrow(partial(_decoded, column, registry, reading, kind), wide),
         columns={field.name: F.col(f"{_ROW}.`{field.name}`") for field in schema.fields},
         wrong=F.col(_PROBLEM).isNotNull(),
         message=F.col(_PROBLEM),
@@ -41,7 +43,11 @@ def registered_columns(rows: DataFrame, column: str, schema: StructType, reading
 
 
 def _decoded(
-    column: str, reading: Callable[[], ReadRecord], kind: pa.DataType, batches: Iterator[pa.RecordBatch]
+    column: str,
+    registry: Registry,
+    reading: Callable[[], ReadRecord],
+    kind: pa.DataType,
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
@@ -49,7 +55,7 @@ def _decoded(
     for batch in batches:
         rows, problems = [], []
         for value in batch.column(column).to_pylist():
-            row, problem = _read(value, read)
+            row, problem = _read(value, registry, read)
             rows.append(row)
             problems.append(problem)
         yield batch.append_column(_ROW, _typed(rows, problems, kind)).append_column(
@@ -57,15 +63,16 @@ def _decoded(
         )
 
 
-def _read(value: bytes | None, read: ReadRecord) -> tuple[Any, str | None]:
+def _read(value: bytes | None, registry: Registry, read: ReadRecord) -> tuple[Any, str | None]:
     """The row, or what is wrong with it."""
     if value is None:
         return None, "the record has no value: it is a tombstone"
-    if len(value) < HEADER_BYTES or value[:1] != MAGIC:
-        return None, "the record does not begin as those do that name a schema of a registry: 0, then four bytes of id"
-    id = int.from_bytes(value[1:HEADER_BYTES], "big")
+    found = registry.opened(value)
+    if found is None:
+        return None, f"the record does not begin as those do that name a schema of a registry: {registry.beginning}"
+    id, content = found
     try:
-        return read(id, value[HEADER_BYTES:]), None
+        return read(id, content), None
     except UnknownSchema:
         return None, f"schema {id} is not in the registry"
     except Unreadable as problem:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, WithJsonSchema
 
 from ematix_flow.problems import complain, shown
 
@@ -64,5 +64,5 @@ def _written(value: Any) -> Any:
     return text
 
 
-PositionText = Annotated[str, BeforeValidator(_written)]
-"""What `Position.of` reads."""
+PositionText = Annotated[str, BeforeValidator(_written), WithJsonSchema({"type": ["string", "integer"]})]
+"""What `Position.of` reads. To editors, a time of TOML is a string."""

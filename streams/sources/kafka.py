@@ -13,7 +13,7 @@ from ematix_flow.connections import KafkaConnection
 from ematix_flow.sinks import avro, protobuf, protobuf_files
 from ematix_flow.sinks.kafka_client import java_properties, librdkafka_properties, needed, opened
 from ematix_flow.sinks.kafka_records import HEADERS
-from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, Schema, registry_of, subject_of
+from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, Schema, registry_of
 from ematix_flow.specs import Source
 from ematix_flow.specs.position import Position
 from ematix_flow.state.home import file_name
@@ -260,10 +260,10 @@ class KafkaSource:
         if known := self._store.recall(memory):
             return Schema(**json.loads(known))
         for topic in sorted(there):
-            if found := self._registry.latest(subject_of(topic)):
+            if found := self._registry.latest(self._registry.subject_of(topic)):
                 self._store.remember(memory, json.dumps({"id": found.id, "text": found.text, "kind": found.kind}))
                 return found
-        subjects = ", ".join(subject_of(topic) for topic in sorted(there)) or "no topic yet"
+        subjects = ", ".join(self._registry.subject_of(topic) for topic in sorted(there)) or "no topic yet"
         raise NothingToInfer(
             f"{self._user}: the registry has no schema yet of {subjects}",
             next_step="register one, or declare the columns with `schema`",

@@ -1,11 +1,13 @@
 """Records with schemas of a registry, there and back, against a real registry."""
 
 import io
+import zlib
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import fastavro
 import pytest
@@ -22,6 +24,7 @@ from ematix_flow.state.home import dead_letters_of
 from ematix_flow.streams.replay import replay
 from ematix_flow.toml import load_toml
 from tests.services.apicurio import apicurio
+from tests.services.glue import Glue
 from tests.services.kafka import Kafka
 from tests.services.schema_registry import SchemaRegistry, schema_registry
 from tests.topics import Topics
@@ -242,3 +245,35 @@ def test_a_target_registers_or_checks_or_does_neither(
     if form != "json_schema":
         assert run("check", more, "as grown").rows_written == {target: 1}
         assert run("off", mistyped, "cast").rows_written == {target: 1}
+
+
+def test_avro_with_the_registry_of_glue(kafka: Kafka, tmp_path: Path) -> None:
+    glue, topics = Glue(), Topics(kafka, tmp_path)
+    source, target = kafka.new_topic(), kafka.new_topic()
+    id = glue.register(source, ORDER)
+    body = avro(ORDER, 0, ROW)[5:]
+    plain, packed = bytes((3, 0)) + id.bytes, bytes((3, 5)) + id.bytes
+    unknown = bytes((3, 0)) + uuid4().bytes
+    kafka.send(source, [plain + body, packed + zlib.compress(body), unknown + body, b"\x00\x00\x00\x00\x01" + body])
+    head, _, tail = topics.toml(source, schema=None, on_error="dlq", target=target).partition("[target]")
+    registry = (
+        'payload_format = "avro"\n[NAME.schema_registry]\nkind = "glue_schema_registry"\n'
+        f'registry_name = "{glue.name}"\n'
+        f'region = "eu-west-1"\nendpoint = "{glue.url}"\naws_access_key_id = "k"\naws_secret_access_key = "s"\n'
+    )
+    before, _, transform = head.partition("[transform]")
+    result = run_pipeline(
+        config_str=f"{before}{registry.replace('NAME', 'source')}[transform]{transform}[target]{tail}"
+        f"{registry.replace('NAME', 'target')}",
+        bounded=True,
+    )
+    assert (result.rows_written, result.dlq_rows) == ({target: 2}, {"decode": 2})
+    letters = DeadLetters(dead_letters_of("orders"))
+    reasons = [letter.error for letter in letters.all()]
+    letters.close()
+    assert reasons[0].endswith("is not in the registry")
+    assert reasons[1].endswith("name a schema of a registry: 3, 0 or 5, then 16 bytes of id")
+    for message in kafka.read(target):
+        value = message.value()
+        made = fastavro.parse_schema(glue.schema(UUID(bytes=value[2:18])))
+        assert fastavro.schemaless_reader(io.BytesIO(value[18:]), made, None) == ROW

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from ematix_flow.sinks.protobuf import extended, message_maker, proto_text, spark_schema
 from ematix_flow.sinks.protobuf_files import ProtobufUnsuited, compiled, message_at
-from ematix_flow.sinks.schema_registry import Registry, Schema, UnknownSchema
+from ematix_flow.sinks.schema_registry import ConfluentRegistry, Schema, SchemaId, UnknownSchema
 from ematix_flow.streams.protobuf_reader import _indexes, _reading
 from ematix_flow.streams.registered_reader import ReadRecord, Unreadable
 
@@ -73,15 +73,16 @@ ROW = {
 }
 
 
-class Known(Registry):
+class Known(ConfluentRegistry):
     """Schemas by id, without a server."""
 
     def __init__(self, *texts: str) -> None:
         super().__init__(f"memory://{id(self)}")
         object.__setattr__(self, "texts", texts)
 
-    def schema(self, id: int) -> Schema:
+    def schema(self, id: SchemaId) -> Schema:
         texts: tuple[str, ...] = self.texts  # type: ignore[attr-defined]
+        assert isinstance(id, int)
         if id >= len(texts):
             raise UnknownSchema("unknown", next_step="")
         return Schema(id, texts[id], "PROTOBUF")
