@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypedDict, Unpack, get_args, get_type_hints
 
 from pydantic import ValidationError
@@ -45,6 +46,7 @@ class Keywords(TypedDict, total=False):
     max_rows_per_batch: Annotated[int | None, At("sources", 0, "max_rows_per_batch")]
     max_files_per_batch: Annotated[int | None, At("sources", 0, "max_files_per_batch")]
     on_data_loss: Annotated[str | None, At("sources", 0, "on_data_loss")]
+    start: Annotated[str | int | datetime | None, At("sources", 0, "start")]
     incremental_column: Annotated[str | None, At("sources", 0, "incremental_column")]
     source_keys: Annotated[Sequence[str] | None, At("sources", 0, "keys")]
     lookback: Annotated[int | None, At("sources", 0, "lookback")]
@@ -70,6 +72,9 @@ class Keywords(TypedDict, total=False):
     target_headers_column: Annotated[str | None, At("targets", 0, "headers_column")]
     target_partition_column: Annotated[str | None, At("targets", 0, "partition_column")]
     target_topic_column: Annotated[str | None, At("targets", 0, "topic_column")]
+    target_schema_registration: Annotated[
+        Literal["off", "check", "register"] | None, At("targets", 0, "schema_registration")
+    ]
     target_primary_key: Annotated[Sequence[str] | None, At("targets", 0, "primary_key")]
     target_parquet_compression: Annotated[str | None, At("targets", 0, "parquet_compression")]
     target_csv_delimiter: Annotated[str | None, At("targets", 0, "csv_delimiter")]

@@ -105,6 +105,11 @@ def moment(text: str) -> datetime:
     return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
+def position_text(text: str | None) -> str | None:
+    """A duration is the time so long ago; everything else is as it was."""
+    return moment(text).isoformat() if text is not None and _DURATION.fullmatch(text) else text
+
+
 def facts_of(letter: DeadLetter) -> dict[str, Any]:
     """The letter as data; the payload as text only if it is text."""
     facts = {"id": letter.id, **asdict(letter)}

@@ -20,6 +20,7 @@ from ematix_flow.result import RunResult
 from ematix_flow.sinks.opening import sink_type
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.history import recorded
+from ematix_flow.streams.backfill import Range
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.sources.opening import source_type
 from ematix_flow.streams.stopping import asked_to_stop
@@ -38,6 +39,7 @@ def run(
     flush: bool = True,
     metrics_port: int | None = None,
     restarts: int = 0,
+    wanted: Range | None = None,
 ) -> RunResult:
     """Until the input is done (`bounded`), or until SIGTERM or SIGINT: then the batch in progress is finished first."""
     refuse_what_cannot_run(spec)
@@ -76,6 +78,7 @@ def run(
                     on_step=watch.health.step,
                     on_start=on_start,
                     stop=stop,
+                    wanted=wanted,
                 )
             except Exception as error:
                 failure = java_died() if may_pass(error) else None

@@ -6,11 +6,11 @@ import importlib.util
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ematix_flow.errors import FlowError, MissingExtra
-from ematix_flow.sinks.schema_registry import header
+from ematix_flow.sinks.schema_registry import Unwritable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +104,17 @@ def avro_schema(columns: StructType, topic: str) -> str:
     return json.dumps(_avro_type(columns, f"{name}_value" if not name[:1].isdigit() else f"_{name}_value"))
 
 
+def extended(text: str, _imported: Mapping[str, str], columns: StructType) -> str:
+    """With fields for more columns, which older records do not have."""
+    schema = json.loads(text)
+    more = _avro_type(columns, schema["name"])["fields"]
+    return json.dumps({**schema, "fields": [*schema["fields"], *more]})
+
+
+def with_defaults(text: str) -> frozenset[str]:
+    return frozenset(field["name"] for field in json.loads(text)["fields"] if "default" in field)
+
+
 def _avro_type(kind: DataType, name: str) -> Avro:
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
@@ -131,25 +142,28 @@ def _avro_type(kind: DataType, name: str) -> Avro:
     return {"fixed": "bytes", "enum": "string"}.get(named[word], named[word])
 
 
-def encoded(row: Column, id: int, text: str) -> Column:
+def encoded(row: Column, header: bytes, text: str) -> Column:
     """A struct of columns as Avro with its header."""
     from pyspark.sql.pandas.functions import arrow_udf
 
-    function = arrow_udf(_encoder(id, text), "binary")  # type: ignore[call-overload]
+    function = arrow_udf(_encoder(header, text), "binary")  # type: ignore[call-overload]
     return cast("Column", function(row))
 
 
-def _encoder(id: int, text: str) -> Callable[[pa.Array], pa.Array]:
+def _encoder(header: bytes, text: str) -> Callable[[pa.Array], pa.Array]:
     # A lambda below, because Spark would look for the meaning of a function's annotations.
     def encode(rows: pa.Array) -> pa.Array:
         import fastavro
         import pyarrow as pa
 
-        schema, start, values = fastavro.parse_schema(plain(json.loads(text))), header(id), []
+        schema, values = fastavro.parse_schema(plain(json.loads(text))), []
         for row in rows.to_pylist(maps_as_pydicts="strict"):
             out = io.BytesIO()
-            out.write(start)
-            fastavro.schemaless_writer(out, schema, row)
+            out.write(header)
+            try:
+                fastavro.schemaless_writer(out, schema, row)
+            except Exception as error:
+                raise Unwritable(str(error) or type(error).__name__) from error
             values.append(out.getvalue())
         return pa.array(values, pa.binary())
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import FlowError
-from ematix_flow.sinks.base import Applied, Batch, Capabilities, Staged, TargetUnavailable
+from ematix_flow.sinks.base import Applied, Batch, Capabilities, Staged, TargetRefused, TargetUnavailable
 from ematix_flow.sinks.kafka_client import KafkaRefused, TopicNotFound, asked, java_properties, missing_topic, topics
-from ematix_flow.sinks.kafka_records import Payload, check_columns, records
-from ematix_flow.sinks.kafka_schemas import registered
+from ematix_flow.sinks.kafka_records import Payload, are_placed, check_columns, records
+from ematix_flow.sinks.kafka_schemas import WITH_SCHEMAS, registered
+from ematix_flow.sinks.schema_registry import Unwritable
 from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
 
@@ -50,7 +53,7 @@ class KafkaSink:
 
     def prepare(self, schema: StructType) -> StructType:
         check_columns(schema, self._target, self._connection.payload_format, self._name)
-        if self._connection.payload_format not in {"avro", "json_schema"}:
+        if self._connection.payload_format not in WITH_SCHEMAS:
             return schema
         self._payload, fitting = registered(schema, self._target, self._connection, self._user)
         return fitting
@@ -58,7 +61,8 @@ class KafkaSink:
     def stage(self, rows: DataFrame, batch: Batch) -> StagedRecords:
         self.forget()
         self._held = self._made(rows).persist()
-        self._held.write.format("noop").mode("overwrite").save()
+        with self._unwritable_told():
+            self._held.write.format("noop").mode("overwrite").save()
         self._check_places(self._held)
         return StagedRecords(Path(), records=self._held)
 
@@ -86,10 +90,27 @@ class KafkaSink:
         properties = ours | java_properties(self._connection)
         try:
             options = {f"kafka.{key}": str(value) for key, value in properties.items()}
+            options |= {} if are_placed(self._target) else {"topic": str(self._target.topic)}
             made.write.format("kafka").options(**options).save()
         except PySparkException as error:
             raise self._failure(str(error)) from error
         return True
+
+    @contextmanager
+    def _unwritable_told(self) -> Iterator[None]:
+        """Columns of the right types may still hold what a schema has no place for."""
+        from pyspark.errors import PythonException
+
+        try:
+            yield
+        except PythonException as error:
+            found = re.search(rf"{Unwritable.__name__}: (.+)", str(error))
+            if self._payload.schema is None or found is None:
+                raise
+            raise TargetRefused(
+                f"{self._user}: a row cannot be written by schema {self._payload.schema.id}: {found[1].strip()}",
+                next_step="leave such rows out in the transform, or give them another value",
+            ) from error
 
     def _check_topic(self) -> None:
         known = asked(self._connection, topics)
@@ -100,7 +121,7 @@ class KafkaSink:
         """Whether every topic and partition that the rows name is there. A producer would wait for it in vain."""
         from pyspark.sql import functions as F
 
-        if self._target.topic_column is None and self._target.partition_column is None:
+        if not are_placed(self._target):
             return
         named = made.groupBy("topic").agg(F.min("partition"), F.max("partition")).collect()
         if not named:

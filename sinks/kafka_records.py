@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ematix_flow.errors import DeclarationError, NotBuilt, Problem
+from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.problems import near
-from ematix_flow.sinks.avro import encoded
+from ematix_flow.sinks import avro, protobuf
 from ematix_flow.sinks.base import HIDDEN, PART
 from ematix_flow.sinks.files import TIMES
-from ematix_flow.sinks.schema_registry import Schema, header
+from ematix_flow.sinks.schema_registry import Schema
 from ematix_flow.specs import Target
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 HEADERS = "array<struct<key: string, value: binary>>"
 _VALUE = "value"
-_FORMATS = ("json", "raw_bytes", "avro", "json_schema")
 
 
 @dataclass(frozen=True)
@@ -29,33 +28,38 @@ class Payload:
 
     form: str
     schema: Schema | None = None
+    header: bytes = b""
+    """What names the schema before each value."""
+    imported: Mapping[str, str] = field(default_factory=dict)
+    """What the schema needs of others, by name."""
 
 
 def records(rows: DataFrame, target: Target, payload: Payload) -> DataFrame:
-    """Columns `topic`, `partition`, `key`, `value`, if there is a column for them `headers`, and `PART` as it came."""
+    """Columns `key` and `value`; `headers` if there is a column for them; `topic` and `partition` if rows choose one of
+    the two; and `PART` as it came."""
     from pyspark.sql import functions as F
 
-    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    kinds = {one.name: one.dataType for one in rows.schema.fields}
     parts = [F.col(PART)] if PART in kinds else []
-    topic: Column = F.lit(target.topic).cast("string")
-    if target.topic_column is not None:
-        topic = F.coalesce(_at(target.topic_column).cast("string"), topic)
-    columns = {
-        "topic": topic,
-        "partition": _or_none(target.partition_column, "int"),
-        "key": _key(target.message_key_column, kinds),
-        "value": _value(target, payload, kinds),
-    }
+    columns = {"key": _key(target.message_key_column, kinds), "value": _value(target, payload, kinds)}
+    if are_placed(target):
+        columns["topic"] = F.coalesce(_or_none(target.topic_column, "string"), F.lit(target.topic).cast("string"))
+        columns["partition"] = _or_none(target.partition_column, "int")
     if target.headers_column is not None:
         columns["headers"] = _headers(target.headers_column, kinds[target.headers_column])
     return rows.select(*[column.alias(name) for name, column in columns.items()], *parts)
+
+
+def are_placed(target: Target) -> bool:
+    """Whether rows choose their topic or their partition."""
+    return target.topic_column is not None or target.partition_column is not None
 
 
 def check_columns(schema: StructType, target: Target, payload_format: str, name: str) -> None:
     """Everything that the target says of its columns, at once."""
     from pyspark.sql.types import ArrayType, BinaryType, IntegralType, MapType, StringType
 
-    kinds = {field.name: field.dataType for field in schema.fields}
+    kinds = {one.name: one.dataType for one in schema.fields}
     wanted: dict[str, tuple[tuple[type[DataType], ...], str]] = {
         "message_key_column": ((), ""),
         "headers_column": ((MapType, ArrayType), f"a map of texts, or {HEADERS}"),
@@ -78,8 +82,6 @@ def check_columns(schema: StructType, target: Target, payload_format: str, name:
         problems.append(Problem(f"target {name!r} payload_format", found, ", ".join(kinds)))
     if problems:
         raise DeclarationError(f"target {name!r}", problems)
-    if payload_format not in _FORMATS:
-        raise NotBuilt(f"payload_format {payload_format!r}", instead=f"built so far: {', '.join(_FORMATS)}")
 
 
 def written(names: Iterable[str], target: Target) -> list[str]:
@@ -97,10 +99,12 @@ def _value(target: Target, payload: Payload, kinds: dict[str, DataType]) -> Colu
         return _at(_VALUE).cast("binary")
     row = F.struct(*map(_at, written(kinds, target)))
     if payload.form == "avro" and payload.schema is not None:
-        return encoded(row, payload.schema.id, payload.schema.text)
+        return avro.encoded(row, payload.header, payload.schema.text)
+    if payload.form == "protobuf" and payload.schema is not None:
+        return protobuf.encoded(row, payload.header, payload.schema.text, payload.imported)
     # Nulls are left out, as in files of JSON lines.
     text = F.to_json(row, {**TIMES, "ignoreNullFields": "true"}).cast("binary")
-    return text if payload.schema is None else F.concat(F.lit(header(payload.schema.id)), text)
+    return text if payload.schema is None else F.concat(F.lit(payload.header), text)
 
 
 def _key(name: str | None, kinds: dict[str, DataType]) -> Column:

@@ -7,9 +7,11 @@ state. A batch that is repeated has the same rows in the same parts, though not 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import PART, Batch, Capabilities, TargetUnavailable
@@ -24,6 +26,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _RESULT = "part string, done boolean, code string, failure string"
+_RECORD = ("key", "value", "headers", "topic", "partition")
+_TASK = "_flow_task"
+# A batch that is no larger is sent by the driver: workers would take longer to begin, and to take over from each other.
+_SMALL_BYTES = 1 << 20
+_AT_ONCE = 8
+
+
+class Sent(NamedTuple):
+    """What became of a part."""
+
+    part: str
+    done: bool
+    code: str
+    failure: str
 
 
 class TransactionalKafkaSink(KafkaSink):
@@ -46,11 +62,15 @@ class TransactionalKafkaSink(KafkaSink):
         name, properties = f"{fence.pipeline}/{fence.target}", transactional(self._connection)
         fenced = Fenced(properties, name, fence.generation, fence.batch, batch.reached)
         # From memory, where it lies in the order in which it was computed.
-        parts = made.coalesce(1) if self._whole else made
-        results = parts.mapInArrow(partial(_send, fenced, self._target.topic, self._whole), _RESULT).collect()
-        if failures := [part for part in results if part["failure"]]:
-            raise self._told(failures[0]["code"], failures[0]["failure"])
-        return not results or any(part["done"] for part in results)
+        if _bytes_held(made) <= _SMALL_BYTES:
+            results = _sent_from_here(made, fenced, self._target.topic, self._whole)
+        else:
+            parts = made.coalesce(1) if self._whole else made
+            told = parts.mapInArrow(partial(_send, fenced, self._target.topic, self._whole), _RESULT).collect()
+            results = [Sent(*one) for one in told]
+        if failures := [one for one in results if one.failure]:
+            raise self._told(failures[0].code, failures[0].failure)
+        return not results or any(one.done for one in results)
 
     def _told(self, code: str, words: str) -> FlowError:
         if code == "INVALID_TRANSACTION_TIMEOUT":
@@ -75,55 +95,86 @@ def _is_shuffled(made: DataFrame) -> bool:
     return re.search(r"\bExchange\b", plan.partition("WithState")[0]) is not None
 
 
+def _bytes_held(made: DataFrame) -> int:
+    """Of rows that are in Spark's memory."""
+    plan = made.select("*")._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+    return int(str(plan.stats().sizeInBytes()))
+
+
+def _sent_from_here(made: DataFrame, fenced: Fenced, topic: str | None, whole: bool) -> list[Sent]:
+    """The same parts as tasks would send, side by side."""
+    import pyarrow.compute as pc
+    from pyspark.sql import functions as F
+
+    rows = made.withColumn(_TASK, F.lit(0) if whole else F.spark_partition_id()).toArrow()
+    tasks = pc.unique(rows.column(_TASK)).to_pylist()
+    if not tasks:
+        return []
+
+    def sent(task: int) -> Sent:
+        batches = rows.filter(pc.equal(rows.column(_TASK), task)).to_batches()
+        part = "batch" if whole else _part(batches[0], task)
+        return _sent(fenced, topic or _topic(batches[0]), part, batches)
+
+    with ThreadPoolExecutor(min(len(tasks), _AT_ONCE)) as threads:
+        return list(threads.map(sent, tasks))
+
+
 def _send(
     fenced: Fenced, topic: str | None, whole: bool, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One part, in a worker. A failure is told, not raised: Spark would try again at once, and bury the words."""
+    """One part, in a worker."""
     import pyarrow as pa
-    from confluent_kafka import KafkaException
+    from pyspark import TaskContext
 
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return
-    part = "batch" if whole else _part(first)
-    code, failure, done = "", "", False
+    context = TaskContext.get()
+    part = "batch" if whole else _part(first, context.partitionId() if context else 0)
+    sent = _sent(fenced, topic or _topic(first), part, chain([first], batches))
+    yield pa.record_batch([[value] for value in sent], names=list(Sent._fields))
+
+
+def _sent(fenced: Fenced, topic: str, part: str, batches: Iterable[pa.RecordBatch]) -> Sent:
+    """A failure is told, not raised: Spark would try again at once, and bury the words."""
+    from confluent_kafka import KafkaException
 
     def send(producer: Producer) -> None:
-        _produce(producer, first)
         for batch in batches:
-            _produce(producer, batch)
+            _produce(producer, topic, batch)
 
     try:
-        # Without a topic of its own, the fence is where the first record goes.
-        done = sent_once(fenced, part, topic or first.column("topic")[0].as_py(), send)
+        return Sent(part, sent_once(fenced, part, topic, send), "", "")
     except KafkaException as error:
-        code, failure = error.args[0].name(), error.args[0].str()
-    yield pa.record_batch([[part], [done], [code], [failure]], names=["part", "done", "code", "failure"])
+        return Sent(part, False, error.args[0].name(), error.args[0].str())
 
 
-def _part(first: pa.RecordBatch) -> str:
-    from pyspark import TaskContext
+def _topic(first: pa.RecordBatch) -> str:
+    """Without a topic of its own, the fence of a part is where its first record goes."""
+    return str(first.column("topic")[0].as_py())
 
+
+def _part(first: pa.RecordBatch, task: int) -> str:
     if PART in first.schema.names and first.column(PART)[0].is_valid:
         return str(first.column(PART)[0].as_py())
-    context = TaskContext.get()
-    return f"task-{context.partitionId() if context else 0}"
+    return f"task-{task}"
 
 
-def _produce(producer: Producer, batch: pa.RecordBatch) -> None:
-    topics, values, keys, partitions = (batch.column(name) for name in ("topic", "value", "key", "partition"))
-    records = zip(topics.to_pylist(), values.to_pylist(), keys.to_pylist(), strict=True)
-    if "headers" not in batch.schema.names and partitions.null_count == len(partitions):
+def _produce(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
+    given = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in _RECORD}
+    nothing: list[None] = [None] * batch.num_rows
+    if given.keys() == {"key", "value"}:
         # Each call counts: this is where most of the time goes.
         produce = producer.produce
-        for record in records:
+        for key, value in zip(given["key"], given["value"], strict=True):
             try:
-                produce(*record)
+                produce(topic, value, key)
             except BufferError:
-                produced(producer, *record)
+                produced(producer, topic, value, key)
     else:
-        headers = batch.column("headers").to_pylist() if "headers" in batch.schema.names else [None] * len(topics)
-        for record, partition, given in zip(records, partitions.to_pylist(), headers, strict=True):
-            told = [(one["key"], one["value"]) for one in given or ()]
-            produced(producer, *record, -1 if partition is None else partition, headers=told)
+        columns = [given.get(name, nothing) for name in _RECORD]
+        for key, value, headers, placed, partition in zip(*columns, strict=True):
+            told = [(one["key"], one["value"]) for one in headers or ()]
+            produced(producer, placed or topic, value, key, -1 if partition is None else partition, headers=told)
     producer.poll(0)

@@ -64,6 +64,11 @@ def rewind(store: Store, last: int) -> None:
     store.adopt(generation)
 
 
+def begin_again(store: Store) -> None:
+    """As if it had never run."""
+    store.adopt(begin(store.folder / NEW))
+
+
 def begin(new: Path) -> str:
     """An empty checkpoint, of a generation of its own."""
     shutil.rmtree(new, ignore_errors=True)

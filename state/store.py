@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from ematix_flow.specs import PipelineSpec
@@ -197,13 +198,13 @@ class ReplayStore(Store):
 
 
 class StageStore(Store):
-    """Memory of a stage that comes before the last one of a pipeline, whose store must be open: a checkpoint, a lock
-    and fences of its own, and the pipeline's dead letters."""
+    """Memory of what runs for a pipeline, but has its own batches, such as a stage before the last one: a checkpoint,
+    a lock and fences of its own, and the pipeline's dead letters, whose store must have been opened before."""
 
     def __init__(self, spec: PipelineSpec, stage: str) -> None:
         self._of = Memory(spec.name, spec.state_store)
         name = f"{spec.name} ({stage})"
-        super().__init__(name, self._of.folder / stage, open_vault(name, spec.state_store), _seconds(spec))
+        super().__init__(name, self._of.folder / file_name(stage), open_vault(name, spec.state_store), _seconds(spec))
 
     def close(self) -> None:
         super().close()
@@ -233,6 +234,18 @@ def open_store(spec: PipelineSpec) -> Store:
 
 def open_stage_store(spec: PipelineSpec, stage: str) -> Store:
     return MemoryStore(f"{spec.name} ({stage})") if spec.state_store.kind == "in_memory" else StageStore(spec, stage)
+
+
+def open_beside(spec: PipelineSpec, what: str) -> Store:
+    """For a run beside the pipeline, which need not have run before."""
+    if spec.state_store.kind == "in_memory":
+        return MemoryStore(f"{spec.name} ({what})")
+    with closing(Memory(spec.name, spec.state_store)) as memory:
+        is_there = memory.recall(GENERATION) is not None
+    if not is_there:
+        # Its dead letters have no place before.
+        open_store(spec).close()
+    return StageStore(spec, what)
 
 
 def _seconds(spec: PipelineSpec) -> float:

@@ -89,6 +89,7 @@ class HandedOver:
     """The rows that a join has given, as the source of the stage that follows it."""
 
     replayable: ClassVar[bool] = True
+    ranged: ClassVar[bool] = False
     payload_format = "json"
     exact_positions = False
 

@@ -18,7 +18,9 @@ from ematix_flow.sinks.opening import dead_letter_topic, open_sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.definition import Definition
 from ematix_flow.state.kernel import NO_WATERMARK
-from ematix_flow.state.store import Store, open_store
+from ematix_flow.state.rewinding import begin_again
+from ematix_flow.state.store import Store, open_beside, open_store
+from ematix_flow.streams.backfill import Range
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.capturing import by_key
 from ematix_flow.streams.failures import explained, spark_errors_in_words
@@ -28,6 +30,7 @@ from ematix_flow.streams.needs import jar_groups_of
 from ematix_flow.streams.query import Plan, plan, start
 from ematix_flow.streams.runner import BatchReport, Drained, Runner, Tally
 from ematix_flow.streams.session import WITH_STATE, session_for
+from ematix_flow.streams.source_order import note_order
 from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
 from ematix_flow.streams.sources.several import Sources
@@ -69,13 +72,15 @@ def run_spec(
     on_step: Callable[[str, int], None] = lambda _step, _batch: None,
     on_start: Callable[[IsIdle], None] = lambda _is_idle: None,
     stop: threading.Event | None = None,
+    wanted: Range | None = None,
 ) -> RunResult:
     """Run a frozen spec until its input is done (`bounded`), a signal arrives, or `stop` is set.
 
     `flush` closes open windows at the end of a bounded run; without an operator there are none. Without it, event time
     goes on to `clock`, as with a row of that time. `store` and `opening` take the place of the declared ones; a store
     that is given stays open.
-    `on_start` is told how to find out whether the pipeline has nothing to do.
+    `on_start` is told how to find out whether the pipeline has nothing to do. With `wanted`, that range is read, beside
+    the pipeline.
     """
     from ematix_flow.streams.stages import run_stages
 
@@ -86,6 +91,15 @@ def run_spec(
     with asked_to_stop(stop) as asked:
         if spec.transform.join is not None and spec.transform.window is not None:
             return run_stages(spec, ending, watching, asked, spark)
+        if wanted is not None:
+            with closing(open_beside(spec, f"backfill {wanted}")) as memory:
+                memory.publish = dead_letter_topic(spec)
+                spec = wanted.of_sources(spec)
+                result = run_stage(spec, memory, wanted.opening, open_sinks(spec), ending, watching, asked, spark)
+                # One that was interrupted goes on; one that is done can be done again.
+                if not asked.is_set():
+                    begin_again(memory)
+                return result
         with _opened(spec, store) as memory:
             memory.publish = dead_letter_topic(spec)
             return run_stage(spec, memory, opening, open_sinks(spec), ending, watching, asked, spark)
@@ -128,6 +142,7 @@ def run_stage(
             lookups = Lookups(spec.transform.lookups, memory, session)
             planned = plan(spec, opened, session, memory, sinks)
             memory.agree(Definition.of(spec, planned.operator))
+            note_order(planned.rows, memory)
             runner = Runner(spec, opened, sinks, memory, planned, lookups, watching.on_batch, watching.on_step)
             tally = runner.tally
             _run(spec, runner, planned, memory, asked, watching.on_start, bounded=bounded)

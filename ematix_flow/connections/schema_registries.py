@@ -41,6 +41,9 @@ class GlueSchemaRegistryConnection(Connection):
     region: Text
     """The AWS region."""
 
+    endpoint: str | None = None
+    """The address of a compatible server; AWS itself when omitted."""
+
     aws_profile: str | None = None
     """A profile of the AWS configuration; without profile and keys the default AWS credential chain is used."""
 

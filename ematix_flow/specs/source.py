@@ -17,6 +17,7 @@ from ematix_flow.specs.fields import (
     NotNegative,
     Positive,
 )
+from ematix_flow.specs.position import PositionText
 from ematix_flow.specs.reading import Reading
 
 # What `query` names, for the kinds that have nothing to read without it.
@@ -50,6 +51,8 @@ class Source(Reading):
     """Most files that one micro-batch takes from this source, oldest first."""
     on_data_loss: Literal["fail", "skip"] = "fail"
     """What to do when records of a Kafka topic are gone before they were read: fail, or go on without them."""
+    start: PositionText | None = None
+    """Where a pipeline without a checkpoint begins in Kafka: earliest, latest, a time, an offset, or `orders/0=5`."""
     incremental_column: Name | None = None
     """Column of a database table or query that only grows, such as a number or a time; only what is new is read."""
     keys: Names = ()
@@ -86,6 +89,8 @@ class Source(Reading):
     def _options_fit_the_kind(self) -> Iterator[Complaint]:
         if self.on_data_loss != "fail" and self.kind not in (None, "kafka"):
             yield Complaint(("on_data_loss",), f"has no meaning for {self.kind}, only for kafka")
+        if self.start is not None and self.kind not in (None, "kafka"):
+            yield Complaint(("start",), f"has no meaning for {self.kind}, only for kafka")
         if self.kind is None or self.kind in FILE_KINDS:
             return
         for option in ("csv_delimiter", "csv_header", "csv_quote", "csv_escape", "csv_null_value"):

@@ -27,7 +27,14 @@ from ematix_flow.table import TableDefinition, resolve_merge_keys
 
 _FORMAT_OPTIONS = ("parquet_compression", "csv_delimiter", "csv_header", "csv_quote", "csv_escape", "csv_null_value")
 _TAKES: dict[str, tuple[str, ...]] = {
-    "kafka": ("topic", "message_key_column", "headers_column", "partition_column", "topic_column"),
+    "kafka": (
+        "topic",
+        "message_key_column",
+        "headers_column",
+        "partition_column",
+        "topic_column",
+        "schema_registration",
+    ),
     "rabbitmq": ("queue", "exchange", "routing_key"),
     "pubsub": ("topic",),
     "kinesis": ("partition_key_prefix", "partition_key_column"),
@@ -131,6 +138,8 @@ class Target(Declared):
     """Column with the partition of a Kafka message."""
     topic_column: Name | None = None
     """Column with the topic of a Kafka message, for targets that write to several."""
+    schema_registration: Literal["off", "check", "register"] | None = None
+    """What a Kafka target may do in a schema registry: off, check its columns, or register them, also without it."""
     primary_key: Names = ()
     """Columns that identify a row; the same as `primary_key` of the table."""
     mode: Mode = "append"
@@ -227,6 +236,14 @@ class Target(Declared):
         places = _ONE_OF.get(self.kind or "", ())
         if places and not any(getattr(self, place) for place in places):
             yield Complaint((places[0],), f"missing; {self.kind} needs {' or '.join(places)}")
+
+    @check
+    def _registers_what_has_schemas(self) -> Iterator[Complaint]:
+        form = getattr(self.connection, "payload_format", None)
+        if self.schema_registration is not None and form in ("json", "raw_bytes"):
+            yield Complaint(
+                ("schema_registration",), f'has no meaning for payload_format = "{form}"', "avro, protobuf, json_schema"
+            )
 
     @check
     def _options_fit_the_kind(self) -> Iterator[Complaint]:

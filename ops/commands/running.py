@@ -10,12 +10,14 @@ import click
 
 from ematix_flow.errors import UsageError
 from ematix_flow.ops.discovery import find_one
+from ematix_flow.ops.dlq import position_text
 from ematix_flow.ops.failing import known_error, report
 from ematix_flow.ops.output import format_option
 from ematix_flow.ops.running import refuse_what_cannot_run, result_json, result_text, run
 from ematix_flow.ops.settings import Format, Settings
 from ematix_flow.ops.supervisor import TRY_AGAIN, Restarts, attach, may_pass, supervise, tell
 from ematix_flow.ops.terminal import show
+from ematix_flow.streams.backfill import Range
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +49,8 @@ def which_pipeline(function: F) -> F:
     show_default=True,
     help="At the end of a bounded run, close the windows that are still open.",
 )
+@click.option("--from", "begin", metavar="POSITION", help="Read a range of Kafka, from here on. Needs --bounded.")
+@click.option("--to", "end", metavar="POSITION", help="Where the range ends; without it, what is there now.")
 @format_option
 @click.pass_obj
 def run_command(
@@ -56,14 +60,20 @@ def run_command(
     pipeline: str | None,
     bounded: bool,
     flush: bool,
+    begin: str | None,
+    end: str | None,
     output_format: Format,
 ) -> None:
     """Run a pipeline; a later run goes on where this one ended.
 
     Without --bounded it runs until SIGTERM or Ctrl-C, then finishes its batch, commits and exits 0.
+
+    With --from or --to it reads that range of its topics once, beside the pipeline, which may be running: a POSITION is
+    earliest, latest, a time ("2026-01-31T08:00:00Z", "2h" ago), an offset, or offsets ("orders/0=5, orders/1=7").
     """
     spec = find_one(wanted, modules=modules, pipeline=pipeline)
-    result = run(spec, settings, bounded=bounded, flush=flush)
+    wanted_range = Range.of(position_text(begin), position_text(end), spec, bounded=bounded)
+    result = run(spec, settings, bounded=bounded, flush=flush, wanted=wanted_range)
     show(result_json(result) if output_format == "json" else result_text(result, spec))
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class StreamSource(Protocol):
     replayable: ClassVar[bool]
     """A batch that is planned again reads the same rows."""
+    ranged: ClassVar[bool]
+    """It can be read from one place to another, and has `end_before`."""
     payload_format: str
     """What the original bytes of a row are, for its dead letter."""
     payload_schema: StructType

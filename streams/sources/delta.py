@@ -47,6 +47,7 @@ class SourceChanged(FlowError):
 
 class DeltaSource:
     replayable = True
+    ranged = False
     payload_format = "delta"
     exact_positions = False
 

@@ -27,6 +27,7 @@ _EVERY_FILE_COUNTS = "36500d"
 
 class FileSource:
     replayable = True
+    ranged = False
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -9,26 +10,30 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import KafkaConnection
-from ematix_flow.errors import NotBuilt
-from ematix_flow.sinks import avro
+from ematix_flow.sinks import avro, protobuf, protobuf_files
 from ematix_flow.sinks.kafka_client import java_properties, librdkafka_properties, needed, opened
 from ematix_flow.sinks.kafka_records import HEADERS
-from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, registry_of, subject_of
+from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, Schema, registry_of
 from ematix_flow.specs import Source
+from ematix_flow.specs.position import Position
 from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
 from ematix_flow.streams.avro_reader import avro_columns
 from ematix_flow.streams.decode import Parsed, json_text
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
 from ematix_flow.streams.lagging import tells
+from ematix_flow.streams.protobuf_reader import first_message, protobuf_columns
 from ematix_flow.streams.reasons import why_bad_json
+from ematix_flow.streams.source_order import NAMED
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer
 from ematix_flow.streams.sources.kafka_lag import KafkaLag
+from ematix_flow.streams.sources.kafka_positions import begin_at, end_before
 from ematix_flow.streams.sources.kafka_topics import (
+    Notes,
+    Positions,
     Subscription,
     check_nothing_is_lost,
-    next_positions,
-    planned,
+    positions_in,
     ranges,
     sample,
 )
@@ -39,7 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_FORMATS = ("json", "raw_bytes", "avro", "json_schema")
+# Read by a schema of a registry, with what has to be installed for it.
+_DECODERS = {"avro": avro.needed, "protobuf": protobuf_files.needed}
 _TEXT = "_flow_text"
 _TOMBSTONE = "the record has no value: it is a tombstone"
 _HEADLESS = "the record does not begin as those do that name a schema of a registry: 0, then four bytes of id"
@@ -56,6 +62,7 @@ _log = logging.getLogger(__name__)
 
 class KafkaSource:
     replayable = True
+    ranged = True
     exact_positions = True
 
     def __init__(
@@ -75,25 +82,38 @@ class KafkaSource:
         self._group: Consumer | None = None
         self.payload_format = connection.payload_format
         self.origin = Origin(name)
-        if self.payload_format not in _FORMATS:
-            raise NotBuilt(f"payload_format {self.payload_format!r}", instead=f"built so far: {', '.join(_FORMATS)}")
         self._registry = None
-        if self.payload_format == "avro":
-            avro.needed()
+        if self.payload_format in _DECODERS:
+            _DECODERS[self.payload_format]()
             self._registry = registry_of(connection, self._user)
-        self._avro: str | None = None
-        there = ranges(connection, self._topics, self._user)
+        self._reader: Schema | None = None
+        there = self._there = ranges(connection, self._topics, self._user)
+        self._notes = Notes(store.checkpoint, name, self._topics)
         if source.on_data_loss == "fail":
-            check_nothing_is_lost(next_positions(store.checkpoint, self._topics), there, self._user)
+            check_nothing_is_lost(self._notes.next(), there, self._user)
+        self._end: Positions | None = None
         self._sample: list[Message] | None = None
         self.payload_schema = self._fixed(name, there, session)
         self._most = self._records_per_batch(batch_bytes, there)
-        tells(store.pipeline, store, name, KafkaLag(connection, self._topics, store.checkpoint))
+        tells(store.pipeline, store, name, KafkaLag(connection, self._notes))
+
+    def end_before(self, position: Position) -> None:
+        """Read a range that ends there, beside the pipeline, whose consumer group is not told of it."""
+        memory = f"end.{file_name(self.origin.source)}.json"
+        known = self._store.recall(memory)
+        if known is None:
+            self._end = end_before(position, self._there, self._connection, self._user)
+            self._store.remember(memory, json.dumps(self._end))
+        else:
+            # A batch that is repeated has to have the same records.
+            self._end = positions_in(known)
 
     def read(self, session: SparkSession, carried: Carried) -> DataFrame:
         from pyspark.sql import functions as F
 
         records = session.readStream.format("kafka").options(**self._options(carried)).load()
+        if self._end is not None:
+            records = records.where(_is_before(self._end))
         position = F.concat_ws("/", "topic", "partition", "offset")
         parsed = self.parsed(records, "value")
         decoded = Decoded(
@@ -136,8 +156,8 @@ class KafkaSource:
         checkpoint, so that a failure costs nothing but a look from outside."""
         from confluent_kafka import KafkaException, TopicPartition
 
-        positions = planned(self._store.checkpoint, batch, self._topics)
-        if self._connection.group_id is None or not positions:
+        positions = self._notes.end_of(batch)
+        if self._connection.group_id is None or self._end is not None or not positions:
             return
         ends = [
             TopicPartition(topic, number, offset) for topic, of in positions.items() for number, offset in of.items()
@@ -162,13 +182,23 @@ class KafkaSource:
         given |= self._topics.spark_option
         given |= {
             "kafka.isolation.level": "read_committed",
-            "startingOffsets": self._connection.auto_offset_reset,
+            "startingOffsets": self._start(),
             "failOnDataLoss": "true" if self._source.on_data_loss == "fail" else "false",
             "includeHeaders": "true" if "_headers" in carried.named else "false",
             # Whoever grants rights to consumer groups can name ours by their beginning.
             "groupIdPrefix": f"{self._connection.group_id or 'ematix-flow'}-reading",
+            NAMED: self.origin.source,
         }
         return given | ({} if self._most is None else {"maxOffsetsPerTrigger": str(self._most)})
+
+    def _start(self) -> str:
+        """In Spark's words; it asks for them, but has no use for them once there is a checkpoint."""
+        if self._source.start is None:
+            return self._connection.auto_offset_reset
+        position, strict = Position.of(self._source.start), self._source.on_data_loss == "fail"
+        if position.end is not None or self._notes.next():
+            return position.end or "earliest"
+        return json.dumps(begin_at(position, self._there, self._connection, self._user, strict=strict))
 
     def parsed(self, rows: DataFrame, column: str) -> Parsed:
         """Values of records, wherever they are, as columns."""
@@ -177,9 +207,12 @@ class KafkaSource:
         value = F.col(column)
         if self.payload_format == "raw_bytes":
             return Parsed(rows, {"value": value}, F.lit(False), F.lit(None).cast("string"))
-        if self.payload_format == "avro":
-            assert self._registry is not None
-            return avro_columns(rows, column, self.payload_schema, self._registry, self._avro)
+        if self._registry is not None:
+            if self.payload_format == "avro":
+                text = self._reader.text if self._reader else None
+                return avro_columns(rows, column, self.payload_schema, self._registry, text)
+            id = self._reader.id if self._reader else None
+            return protobuf_columns(rows, column, self.payload_schema, self._registry, id)
         content, wrong, why = value, value.isNull(), F.when(value.isNull(), F.lit(_TOMBSTONE))
         if self.payload_format == "json_schema":
             content = F.substring(value, HEADER_BYTES + 1, _LONGEST)
@@ -207,9 +240,11 @@ class KafkaSource:
 
         if self.payload_format == "raw_bytes":
             return declared_schema(_RAW, name)
-        if self._source.schema is None and self.payload_format == "avro":
-            self._avro = self._reader_schema(name, there)
-            return avro.spark_schema(self._avro)
+        if self._source.schema is None and self._registry is not None:
+            self._reader = self._reader_schema(name, there)
+            if self.payload_format == "avro":
+                return avro.spark_schema(self._reader.text)
+            return protobuf.spark_schema(first_message(self._registry, self._reader.id))
         if (known := known_schema(self._source, name, self._store)) is not None:
             return known
         skipped = HEADER_BYTES if self.payload_format == "json_schema" else 0
@@ -218,17 +253,17 @@ class KafkaSource:
         fix_schema(schema, name, self._store)
         return schema
 
-    def _reader_schema(self, name: str, there: Mapping[str, Any]) -> str:
+    def _reader_schema(self, name: str, there: Mapping[str, Any]) -> Schema:
         """The newest one of the topic at the first start; all records are read as this one from then on."""
-        memory = f"avro.{file_name(name)}.json"
-        if known := self._store.recall(memory):
-            return known
         assert self._registry is not None
+        memory = f"{self.payload_format}.{file_name(name)}.json"
+        if known := self._store.recall(memory):
+            return Schema(**json.loads(known))
         for topic in sorted(there):
-            if found := self._registry.latest(subject_of(topic)):
-                self._store.remember(memory, found.text)
-                return found.text
-        subjects = ", ".join(subject_of(topic) for topic in sorted(there)) or "no topic yet"
+            if found := self._registry.latest(self._registry.subject_of(topic)):
+                self._store.remember(memory, json.dumps({"id": found.id, "text": found.text, "kind": found.kind}))
+                return found
+        subjects = ", ".join(self._registry.subject_of(topic) for topic in sorted(there)) or "no topic yet"
         raise NothingToInfer(
             f"{self._user}: the registry has no schema yet of {subjects}",
             next_step="register one, or declare the columns with `schema`",
@@ -247,6 +282,17 @@ class KafkaSource:
         if self._sample is None:
             self._sample = sample(self._connection, there)
         return self._sample
+
+
+def _is_before(ends: Positions) -> Column:
+    """Of partitions that came later, nothing is."""
+    from pyspark.sql import functions as F
+
+    inside = F.lit(False)
+    for topic, of in ends.items():
+        for number, end in of.items():
+            inside |= (F.col("topic") == topic) & (F.col("partition") == number) & (F.col("offset") < end)
+    return inside
 
 
 def _number(topics: Subscription) -> Column:

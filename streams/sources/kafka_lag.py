@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.sinks.kafka_client import librdkafka_properties, opened, topics
 from ematix_flow.streams.lagging import Lag
-from ematix_flow.streams.sources.kafka_topics import Subscription, next_positions
+from ematix_flow.streams.sources.kafka_topics import Notes
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
@@ -24,8 +23,8 @@ _SECONDS = 3.0
 class KafkaLag:
     """Clients of its own, because it is asked by another thread than the pipeline's, at any time."""
 
-    def __init__(self, connection: KafkaConnection, wanted: Subscription, checkpoint: Path) -> None:
-        self._connection, self._wanted, self._checkpoint = connection, wanted, checkpoint
+    def __init__(self, connection: KafkaConnection, notes: Notes) -> None:
+        self._connection, self._notes = connection, notes
         self._turn = threading.Lock()
 
     def __call__(self) -> Lag | None:
@@ -41,10 +40,10 @@ class KafkaLag:
     def _asked(self) -> Lag:
         from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
-        known = self._wanted.among(topics(self._reader), "lag")
+        known = self._notes.wanted.among(topics(self._reader), "lag")
         places = [TopicPartition(topic, number) for topic, count in known.items() for number in range(count)]
         ends, begins = self._offsets(places, OFFSET_END), self._offsets(places, OFFSET_BEGINNING)
-        read = next_positions(self._checkpoint, self._wanted)
+        read = self._notes.next()
         waiting: list[TopicPartition] = []
         records: dict[tuple[str, int], int] = {}
         for place, end in ends.items():

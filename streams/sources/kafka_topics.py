@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import DeclarationError, FlowError, Problem
 from ematix_flow.sinks.kafka_client import asked, missing_topic, topics
+from ematix_flow.streams.source_order import place_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -27,7 +28,7 @@ _ASK_SECONDS = 10.0
 # In Spark's words, and in Java's.
 _LOSSES = (
     "KAFKA_DATA_LOSS", "LOST_TOPIC_PARTITIONS_IN_END_OFFSET", "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION",
-    "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET", "UnknownTopicOrPartitionException",
+    "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET", "UnknownTopicOrPartitionException", "KafkaIllegalStateException",
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -50,7 +51,7 @@ class DataLost(FlowError):
         text = str(error)
         if not any(condition in text for condition in _LOSSES):
             return None
-        reason = re.search(r"Reason:\s*(.+?)\s*(?:SQLSTATE|\n\n|$)", text, re.DOTALL)
+        reason = re.search(r"Reason:\s*(.+?)\s*(?:with consumer group|SQLSTATE|\n\n|$)", text, re.DOTALL)
         said = reason[1] if reason else next(line for line in text.splitlines() if any(c in line for c in _LOSSES))
         return cls(f"records of a topic are gone before they were read: {' '.join(said.split())}")
 
@@ -144,26 +145,35 @@ def _first(consumer: Consumer, most: int) -> list[Message]:
     return found
 
 
-def planned(checkpoint: Path, batch: int, wanted: Subscription) -> Positions | None:
-    """Where a batch ends, as Spark has written it down; None if it has not."""
-    file = checkpoint / "offsets" / str(batch)
-    if not file.exists():
+@dataclass(frozen=True)
+class Notes:
+    """What Spark has written down of the positions of one source."""
+
+    checkpoint: Path
+    source: str
+    wanted: Subscription
+
+    def end_of(self, batch: int) -> Positions | None:
+        """Where a batch ends; None if it is not planned yet."""
+        file = self.checkpoint / "offsets" / str(batch)
+        if not file.exists():
+            return None
+        # A version, facts about the batch, and one line per source.
+        lines = file.read_text(encoding="utf-8").splitlines()[2:]
+        place = place_of(self.checkpoint, self.source)
+        for line in lines if place is None else lines[place : place + 1]:
+            positions = positions_in(line)
+            if positions and all(self.wanted.takes(topic) for topic in positions):
+                return positions
         return None
-    # A version, facts about the batch, and one line per source.
-    for line in file.read_text(encoding="utf-8").splitlines()[2:]:
-        positions = _positions(line)
-        if positions and all(wanted.takes(topic) for topic in positions):
-            return positions
-    return None
 
-
-def next_positions(checkpoint: Path, wanted: Subscription) -> Positions:
-    """Where the next batch begins; nothing if that is still to be decided."""
-    last = max((int(file.name) for file in (checkpoint / "offsets").glob("[0-9]*")), default=None)
-    if last is None:
-        return {}
-    done = last if (checkpoint / "commits" / str(last)).exists() else last - 1
-    return planned(checkpoint, done, wanted) or {}
+    def next(self) -> Positions:
+        """Where the next batch begins; nothing if that is still to be decided."""
+        last = max((int(file.name) for file in (self.checkpoint / "offsets").glob("[0-9]*")), default=None)
+        if last is None:
+            return {}
+        done = last if (self.checkpoint / "commits" / str(last)).exists() else last - 1
+        return self.end_of(done) or {}
 
 
 def check_nothing_is_lost(positions: Positions, there: Mapping[str, Mapping[int, tuple[int, int]]], user: str) -> None:
@@ -184,7 +194,7 @@ def check_nothing_is_lost(positions: Positions, there: Mapping[str, Mapping[int,
         raise DataLost(f"{user}: " + "; ".join(lost))
 
 
-def _positions(line: str) -> Positions | None:
+def positions_in(line: str) -> Positions | None:
     try:
         found: Any = json.loads(line)
     except ValueError:

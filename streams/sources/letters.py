@@ -35,7 +35,7 @@ _SPOOL = (
 )
 _PARSED, _CORRUPT = "_flow_parsed", "_flow_corrupt"
 
-_CODED = frozenset({"csv", "avro", "json_schema"})
+_CODED = frozenset({"csv", "avro", "protobuf", "json_schema"})
 _LETTERS_AT_ONCE = 1000
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
@@ -55,6 +55,7 @@ class LettersSource:
     the id of its letter, so that a row that fails again is known as the letter that it was."""
 
     replayable: ClassVar[bool] = True
+    ranged: ClassVar[bool] = False
     exact_positions = True
 
     def __init__(self, declared: Source, original: StreamSource, inbox: Path) -> None:

@@ -24,7 +24,7 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
 KILLS = int(os.environ.get("EMATIX_FLOW_KILLS", "20"))
-# In the driver, and in a worker while another one may have committed its part.
+# Before and while a part is sent, when another one may have been committed.
 INSIDE = ("apply/before-sending", "apply/before-commit", "apply/after-commit")
 PARTITIONS, KEYS = 3, 6
 PER_MINUTE = """
@@ -42,7 +42,8 @@ as = "orders"
 class Shop:
     """Orders with growing numbers, each of one of a few keys, in a topic."""
 
-    def __init__(self, kafka: Kafka, folder: Path, operator: str) -> None:
+    def __init__(self, kafka: Kafka, folder: Path, operator: str, padding: int = 0) -> None:
+        self.padding = padding
         self.topics, self.kafka, self.operator = Topics(kafka, folder), kafka, operator
         self.source, self.target = kafka.new_topic(PARTITIONS), kafka.new_topic(2)
         self.dead = kafka.new_topic()
@@ -51,6 +52,8 @@ class Shop:
     def orders(self, count: int) -> None:
         for i in range(self.sent, self.sent + count):
             row = {"id": i, "shop": f"s{i % KEYS}", "at": f"2026-01-01T{i // 600:02}:{i // 10 % 60:02}:00Z"}
+            if self.padding:
+                row["padding"] = random.Random(i).randbytes(self.padding).hex()
             self.kafka.produce(self.source, row, key=row["shop"], partition=i % PARTITIONS)
         self.kafka.flush()
         self.sent += count
@@ -59,7 +62,7 @@ class Shop:
     def declaration(self) -> str:
         return self.topics.toml(
             self.source,
-            schema="id long, shop string, at timestamp",
+            schema="id long, shop string, at timestamp" + (", padding string" if self.padding else ""),
             reading=f"max_rows_per_batch = {self.sent // 4}",
             on_error="dlq",
             target=self.target,
@@ -116,14 +119,25 @@ def test_a_kill_at_any_step_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Pa
     kafka.send(shop.source, ["broken"], partition=0, key="k")
     with victim(shop.declaration, tmp_path, **{CRASH_AT: f"{point}@1"}) as process:
         ended = process.wait(240)
-        # The death of a worker is an error of the batch and leaves the process alive.
-        assert ended == (1 if point in INSIDE[1:] else -signal.SIGKILL), process.stderr and process.stderr.read()
+        assert ended == -signal.SIGKILL, process.stderr and process.stderr.read()
     shop.run()
     shop.check()
     letters = DeadLetters(dead_letters_of("orders"))
     assert [letter.payload for letter in letters.all()] == [b"broken"]
     letters.close()
     assert [(m.key(), m.value()) for m in kafka.read(shop.dead)] == [(b"k", b"broken")]
+
+
+@pytest.mark.parametrize("point", INSIDE[1:])
+def test_the_death_of_a_worker_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Path, point: str) -> None:
+    """Batches of several megabytes, which workers send."""
+    shop = Shop(kafka, tmp_path, "stateless", padding=40_000)
+    shop.orders(120)
+    with victim(shop.declaration, tmp_path, **{CRASH_AT: f"{point}@1"}) as process:
+        # It is an error of the batch and leaves the process alive.
+        assert process.wait(240) == 1, process.stderr and process.stderr.read()
+    shop.run()
+    shop.check()
 
 
 @pytest.mark.parametrize("operator", ["stateless", "stateful"])

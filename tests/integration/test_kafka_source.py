@@ -1,18 +1,23 @@
 """Kafka as a source, against a real broker."""
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ematix_flow.errors import FlowError
+from ematix_flow import run_pipeline
+from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.ops.metrics import Metrics
+from ematix_flow.result import RunResult
 from ematix_flow.sinks.kafka_client import KafkaUnavailable, TopicNotFound
 from ematix_flow.state.dead_letters import DeadLetters
 from ematix_flow.state.home import dead_letters_of
 from ematix_flow.streams.failures import BadRowError
 from ematix_flow.streams.lagging import lag_of
+from ematix_flow.streams.run import run_spec
+from ematix_flow.streams.runner import BatchReport
 from ematix_flow.streams.sources.kafka_topics import DataLost
 from ematix_flow.toml import load_toml
 from tests.services.kafka import Kafka
@@ -121,6 +126,88 @@ def test_latest_begins_after_what_is_there(topics: Topics) -> None:
     topics.kafka.send(topic, numbered([3]))
     assert topics.run(topic, **late).rows_consumed == 1
     assert topics.in_database("SELECT id FROM orders") == [(3,)]
+
+
+@pytest.mark.slow
+def test_a_pipeline_begins_where_it_is_told(topics: Topics) -> None:
+    kafka = topics.kafka
+    topic = kafka.new_topic(2)
+    for number in range(2):
+        for i in range(4):
+            kafka.send(topic, numbered([10 * number + i]), partition=number, timestamp=MILLIS + 1000 * i)
+
+    def ids(start: str, name: str) -> list[int]:
+        topics.database = topics.folder / f"{name}.db"
+        topics.run(topic, reading=f"start = {start}", name=name)
+        assert topics.run(topic, reading=f"start = {start}", name=name).rows_consumed == 0
+        return [row[0] for row in topics.in_database("SELECT id FROM orders ORDER BY id")]
+
+    assert ids(f'"{topic}/0=3, {topic}/1=2"', "by_partition") == [3, 12, 13]
+    assert ids('"1=3"', "one_partition") == [0, 1, 2, 3, 13]
+    assert ids("3", "by_offset") == [3, 13]
+    assert ids("2026-03-01T08:30:02Z", "by_time") == [2, 3, 12, 13]
+    assert ids('"2026-03-01 08:30:02.5"', "between") == [3, 13]
+    with pytest.raises(UsageError, match="there is no partition 7"):
+        ids('"7=1"', "unknown")
+    kafka.truncate(topic, before=2)
+    with pytest.raises(DataLost, match=f"topic {topic} partition 0: offset 1 is gone, the first one there is 2"):
+        ids("1", "gone")
+
+
+@pytest.mark.slow
+def test_a_range_is_read_beside_the_pipeline(topics: Topics) -> None:
+    kafka = topics.kafka
+    topic, group = kafka.new_topic(2), "beside"
+    for i in range(8):
+        kafka.send(topic, numbered([i]), partition=i % 2, timestamp=MILLIS + 1000 * i)
+        if i == 4:
+            kafka.send(topic, ["broken"], partition=0, timestamp=MILLIS + 4500)
+    declaration = {"connection": f'group_id = "{group}"', "on_error": "dlq", "name": "ranged"}
+    text = topics.toml(topic, **declaration)
+
+    def backfill(from_: Any = None, to: Any = None) -> RunResult:
+        return run_pipeline(config_str=text, bounded=True, from_=from_, to=to)
+
+    # Before it has ever run itself, and again: the same records, a second time.
+    for _ in range(2):
+        result = backfill(AT + timedelta(seconds=2), "2026-03-01T08:30:05Z")
+        assert (result.rows_written, result.dlq_rows) == ({"orders": 3}, {"decode": 1})
+    assert kafka.committed(group, topic) == {}
+    letters = DeadLetters(dead_letters_of("ranged"))
+    assert [one.payload for one in letters.all()] == [b"broken"]
+    letters.close()
+    assert topics.run(topic, **declaration).rows_consumed == 9
+    assert kafka.committed(group, topic) == {0: 5, 1: 4}
+    assert backfill("0=1, 1=1", "2").rows_consumed == 2
+    assert backfill(to="1=1").rows_consumed == 6
+    assert backfill("latest").rows_consumed == 0
+    assert topics.run(topic, **declaration).rows_consumed == 0
+    counts = "SELECT id, count(*) FROM orders GROUP BY id ORDER BY id"
+    assert topics.in_database(counts) == [(0, 2), (1, 2), (2, 5), (3, 4), (4, 4), (5, 1), (6, 2), (7, 1)]
+
+
+@pytest.mark.slow
+def test_two_sources_of_one_topic_have_positions_of_their_own(topics: Topics) -> None:
+    kafka = topics.kafka
+    topic, group = kafka.new_topic(), "slow-and-fast"
+    kafka.send(topic, numbered(range(4)))
+    cluster = f'kind = "kafka"\nbootstrap_servers = "{kafka.bootstrap}"\nquery = "{topic}"\nschema = "id long"'
+    text = (
+        f'pipeline_name = "twice"\n[[sources]]\nname = "slow"\n{cluster}\ngroup_id = "slow"\nmax_rows_per_batch = 1\n'
+        f'[[sources]]\nname = "fast"\n{cluster}\ngroup_id = "{group}"\n'
+        f'[target]\nkind = "duckdb"\npath = "{topics.database}"\ntable = "orders"\n'
+    )
+    seen: list[tuple[dict[int, int], dict[int, int]]] = []
+    (spec,) = load_toml(text=text)
+
+    def look(_: BatchReport) -> None:
+        seen.append((kafka.committed("slow", topic), kafka.committed(group, topic)))
+
+    assert run_spec(spec, bounded=True, on_batch=look).rows_consumed == 8
+    assert seen == [({0: i}, {0: 4}) for i in range(1, 5)]
+    # Rows that are gone are missed by none of them, as each has read them all.
+    kafka.truncate(topic, before=4)
+    assert run_pipeline(config_str=text, bounded=True).rows_consumed == 0
 
 
 def test_records_that_are_gone_stop_the_pipeline_unless_they_may_be_skipped(topics: Topics) -> None:

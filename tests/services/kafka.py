@@ -203,6 +203,8 @@ class OwnKafka(Server, Kafka):
             "transaction.state.log.num.partitions": 4,
             "group.initial.rebalance.delay.ms": 0,
             "auto.create.topics.enable": "false",
+            # Tests send records of any time.
+            "log.retention.ms": -1,
             "log.cleaner.dedupe.buffer.size": 4 << 20,
         }
 

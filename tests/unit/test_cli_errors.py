@@ -22,6 +22,24 @@ def test_bad_usage_exits_2_with_the_near_word(capsys: pytest.CaptureFixture[str]
     assert told.err == ""
 
 
+def test_a_range_needs_an_end_a_position_and_a_source_that_has_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kafka = 'kind = "kafka"\nbootstrap_servers = "127.0.0.1:1"\n'
+    for name, source in {"k": f'{kafka}query = "t"', "f": 'kind = "object_store_local"\npath = "in.csv"'}.items():
+        text = f'pipeline_name = "{name}"\n[source]\n{source}\n[target]\n{kafka}topic = "o"\n'
+        (tmp_path / f"{name}.toml").write_text(text)
+    wrong = {
+        ("k.toml", "--from", "1"): "a range has an end, and this run has none",
+        ("k.toml", "--bounded", "--to", "soon"): '--to: found "soon", which is no position',
+        ("k.toml", "--bounded", "--from", "0=a"): '--from: found "0=a", which is no position',
+        ("f.toml", "--bounded", "--to", "2h"): "source 'source' is of kind object_store_local, of which no range",
+    }
+    for (file, *options), words in wrong.items():
+        assert cli.main(["run", str(tmp_path / file), *options]) == 2
+        assert words in capsys.readouterr().err
+
+
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert "Commands:" in capsys.readouterr().err

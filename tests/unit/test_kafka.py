@@ -1,19 +1,21 @@
 """What of Kafka can be said without a broker: which topics a query means, what clients are told, what is lost."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from ematix_flow import KafkaConnection
-from ematix_flow.errors import DeclarationError
+from ematix_flow import DuckDBConnection, KafkaConnection, Source
+from ematix_flow.errors import DeclarationError, UsageError
 from ematix_flow.sinks.kafka_client import KafkaRefused, java_properties, librdkafka_properties, opened
+from ematix_flow.specs.position import Position
+from ematix_flow.streams.sources.kafka_positions import begin_at, end_before
 from ematix_flow.streams.sources.kafka_topics import (
     DataLost,
+    Notes,
     Subscription,
     check_nothing_is_lost,
-    next_positions,
-    planned,
 )
 
 
@@ -64,8 +66,8 @@ def test_a_client_is_not_told_what_only_the_other_one_knows() -> None:
 
 
 def test_positions_are_those_of_the_last_committed_batch(tmp_path: Path) -> None:
-    topics = Subscription("orders")
-    assert next_positions(tmp_path, topics) == {}
+    notes = Notes(tmp_path, "o", Subscription("orders"))
+    assert notes.next() == {}
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()
     for batch in range(2):
@@ -78,9 +80,16 @@ def test_positions_are_those_of_the_last_committed_batch(tmp_path: Path) -> None
         ]
         (tmp_path / "offsets" / str(batch)).write_text("\n".join(lines))
     (tmp_path / "commits" / "0").touch()
-    assert next_positions(tmp_path, topics) == {"orders": {0: 5, 1: 7}}
-    assert planned(tmp_path, 1, topics) == {"orders": {0: 6, 1: 7}}
-    assert planned(tmp_path, 1, Subscription("others")) is None
+    assert notes.next() == {"orders": {0: 5, 1: 7}}
+    assert notes.end_of(1) == {"orders": {0: 6, 1: 7}}
+    assert Notes(tmp_path, "o", Subscription("others")).end_of(1) is None
+    # Two sources of the same topic are told apart by their places in the plan.
+    (tmp_path / "source_order.json").write_text('[null, "o", "p"]')
+    assert notes.end_of(1) == {"orders": {0: 6, 1: 7}}
+    lines = ["v1", "{}", '{"orders":{"0":1}}', '{"orders":{"0":2}}', '{"orders":{"0":3}}']
+    (tmp_path / "offsets" / "2").write_text("\n".join(lines))
+    assert notes.end_of(2) == {"orders": {0: 2}}
+    assert Notes(tmp_path, "p", Subscription("orders")).end_of(2) == {"orders": {0: 3}}
     check_nothing_is_lost({"orders": {0: 5, 1: 7}}, {"orders": {0: (5, 5), 1: (0, 9)}}, "s")
     with pytest.raises(DataLost) as lost:
         check_nothing_is_lost({"orders": {0: 5, 1: 7}, "gone": {0: 1}}, {"orders": {0: (6, 9), 1: (0, 3)}}, "s")
@@ -89,3 +98,57 @@ def test_positions_are_those_of_the_last_committed_batch(tmp_path: Path) -> None
         "topic orders partition 1 ends at offset 3, but was read up to 7: it was made anew; "
         "topic gone partition 0 is gone; it was read up to offset 1"
     )
+
+
+THERE = {"a": {0: (0, 10), 1: (4, 8)}, "b": {0: (2, 3)}}
+
+
+def test_a_position_is_an_end_a_time_an_offset_or_offsets() -> None:
+    assert Position.of("latest") == Position(end="latest")
+    assert Position.of(" 12 ") == Position(offset=12)
+    assert Position.of("2026-01-31") == Position(time=datetime(2026, 1, 31, tzinfo=UTC))
+    assert Position.of("2026-01-31T08:00+02:00").time == datetime(2026, 1, 31, 6, tzinfo=UTC)
+    assert Position.of("a/0=5, 1 = 7").offsets == {("a", 0): 5, (None, 1): 7}
+    for wrong in ("", "soon", "a/0", "a/x=1", "0=-1", "-3", "0=1,"):
+        with pytest.raises(ValueError):  # noqa: PT011 - whatever Python says
+            Position.of(wrong)
+    with pytest.raises(DeclarationError, match='start: found "soon"; allowed: earliest, latest, a time such as'):
+        Source(cluster(), "t", start="soon")
+    with pytest.raises(DeclarationError, match="start: has no meaning for duckdb, only for kafka"):
+        Source(DuckDBConnection(path="x"), "t", start="latest")
+    assert Source(cluster(), "t", start=5).start == "5"
+
+
+def test_positions_become_offsets_of_every_partition() -> None:
+    def begin(text: str, *, strict: bool = True) -> object:
+        return begin_at(Position.of(text), THERE, cluster(), "s", strict=strict)
+
+    assert begin("a/0=5") == {"a": {0: 5, 1: 4}, "b": {0: 2}}
+    assert begin("0=3") == {"a": {0: 3, 1: 4}, "b": {0: 3}}
+    assert begin("5") == {"a": {0: 5, 1: 5}, "b": {0: 3}}
+    assert begin("latest") == {"a": {0: 10, 1: 8}, "b": {0: 3}}
+    with pytest.raises(DataLost, match="s: topic a partition 1: offsets 1 to 3 are gone, the first one there is 4"):
+        begin("1=1")
+    assert begin("1=1", strict=False) == {"a": {0: 0, 1: 4}, "b": {0: 2}}
+    for wrong in ("c/0=1", "2=1", "b/1=1"):
+        with pytest.raises(UsageError, match="there is no partition") as told:
+            begin(wrong)
+        assert told.value.next_step == "name some of these: a/0 to 1, b/0 to 0"
+    assert end_before(Position.of("a/0=5, b/0=99"), THERE, cluster(), "s") == {"a": {0: 5, 1: 8}, "b": {0: 3}}
+    assert end_before(Position.of("1"), THERE, cluster(), "s") == {"a": {0: 1, 1: 4}, "b": {0: 2}}
+
+
+def test_records_that_vanish_within_a_batch_are_lost_data() -> None:
+    said = RuntimeError(
+        "An error occurred.\n: org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost "
+        "because they are not available in Kafka any more;\nset the source option failOnDataLoss to false.\n"
+        "Reason: Could not read records in offset [2, 4) for topic partition orders-0\nwith consumer group "
+        "ematix-flow-reading.\n\tat org.apache.spark.sql.kafka010.KafkaExceptions$"
+    )
+    lost = DataLost.found_in(said)
+    assert lost is not None
+    words = (
+        "records of a topic are gone before they were read: Could not read records in offset [2, 4) for topic partition"
+    )
+    assert lost.found == f"{words} orders-0"
+    assert DataLost.found_in(RuntimeError("something else")) is None

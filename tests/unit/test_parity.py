@@ -157,6 +157,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         '[source]\nkind = "kafka"\nbootstrap_servers = "broker:9092"\nquery = "t"\non_data_loss = "skip"\n' + OUT_TOML,
         {"sources": [Source(KAFKA, "t", on_data_loss="skip")], "target": OUT},
     ),
+    "Source.start": (
+        f'[source]\nkind = "kafka"\nbootstrap_servers = "broker:9092"\nquery = "t"\nstart = 500\n{OUT_TOML}',
+        {"sources": [Source(KAFKA, "t", start=500)], "target": OUT},
+    ),
     "Source.incremental_column": of_table('incremental_column = "id"', incremental_column="id"),
     "Source.keys": of_table('incremental_column = "at"\nkeys = ["id"]', incremental_column="at", keys=["id"]),
     "Source.lookback": of_table('incremental_column = "at"\nlookback = 5', incremental_column="at", lookback=5),
@@ -187,6 +191,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Target.headers_column": kafka('topic = "t"\nheaders_column = "h"', topic="t", headers_column="h"),
     "Target.partition_column": kafka('topic = "t"\npartition_column = "p"', topic="t", partition_column="p"),
     "Target.topic_column": kafka('topic_column = "t"', topic_column="t"),
+    "Target.schema_registration": target_of(
+        KafkaConnection(bootstrap_servers="broker:9092", payload_format="avro"),
+        'kind = "kafka"\nbootstrap_servers = "broker:9092"\npayload_format = "avro"',
+        'topic = "t"\nschema_registration = "check"',
+        topic="t",
+        schema_registration="check",
+    ),
     "Target.primary_key": duckdb('table = "t"\nprimary_key = ["id"]', table="t", primary_key=["id"]),
     "Target.mode": duckdb('table = "t"\nmode = "scd1"\nkeys = ["id"]', table="t", mode="merge", keys=["id"]),
     "Target.keys": duckdb('table = "t"\nkeys = ["id"]', table="t", keys=["id"]),
@@ -379,6 +390,7 @@ FLAT: dict[str, tuple[Connection, Any]] = {
     "target_headers_column": (KAFKA, "c"),
     "target_partition_column": (KAFKA, "c"),
     "target_topic_column": (KAFKA, "c"),
+    "target_schema_registration": ("named", "check"),
     "target_primary_key": (DELTA, ["id"]),
     "target_parquet_compression": (OUT, "gzip"),
     "target_csv_delimiter": (OUT, ";"),
@@ -426,9 +438,10 @@ def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None
         "on_data_loss": "fail",
         "lookback": 5,
         "keys": ["id"],
+        "start": "latest",
     }.get(field, ";")
     of_database = field in {"incremental_column", "lookback", "keys"}
-    connection: Any = DUCKDB if of_database else FILES
+    connection: Any = DUCKDB if of_database else "named" if field == "start" else FILES
     flat: dict[str, Any] = {keyword: value}
     more: dict[str, Any] = {"query": "t", "incremental_column": "at", field: value} if of_database else {field: value}
     if of_database:

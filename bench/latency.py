@@ -1,0 +1,182 @@
+"""Kafka -> Kafka, exactly once, at a steady pace: how long a row takes from one topic to the other, and where.
+
+A row is sent every millisecond with the time at which it was sent; a consumer of committed records in the same process
+notes when it comes out. The rows of the first seconds, in which Java warms up, are not counted. With a window, it is
+the time from a window's end to its row; the event time is the time of sending.
+
+    python -m bench.latency [--rows-per-second 1000] [--seconds 60] [--only stateless|tumbling]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+
+from ematix_flow.streams.run import run_spec
+from ematix_flow.streams.runner import BatchReport
+from ematix_flow.streams.steps import STEPS
+from ematix_flow.toml import load_toml
+from examples.orders.text import bar
+from tests.services.kafka import OwnKafka, own_kafka
+
+PARTITIONS, KEYS, WARM_SECONDS = 2, 1000, 15
+_BUCKETS = (25, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1000, 1500, 2000, 5000)
+WINDOW = """
+[transform.window]
+kind = "tumbling"
+duration_ms = 1000
+group_by = ["customer"]
+event_time_column = "at"
+[[transform.window.aggregations]]
+agg = "count"
+as = "orders"
+"""
+
+
+@dataclass
+class Measured:
+    latencies: list[float] = field(default_factory=list)
+    """In milliseconds."""
+    steps: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    rows: list[int] = field(default_factory=list)
+    batch_ends: list[float] = field(default_factory=list)
+    began: float = 0.0
+    """When rows began to count."""
+
+    def batch(self, report: BatchReport) -> None:
+        if report.consumed and time.time() > self.began:
+            self.rows.append(report.consumed)
+            self.batch_ends.append(time.time())
+            for step in STEPS:
+                self.steps[step].append(1000 * report.seconds.get(step, 0.0))
+
+
+def declared(kafka: OwnKafka, operator: str, source: str, target: str) -> str:
+    cluster = f'kind = "kafka"\nbootstrap_servers = "{kafka.bootstrap}"'
+    sql = '[transform]\nsql = "SELECT *, _key FROM source"' if operator == "stateless" else ""
+    key = "_key" if operator == "stateless" else "customer"
+    return (
+        f'pipeline_name = "{operator}"\ndelivery = "exactly_once"\n[spark]\nmaster = "local[2]"\n[source]\n{cluster}\n'
+        f'query = "{source}"\nschema = "id long, customer string, at timestamp"\n{sql}\n'
+        f'{WINDOW if operator == "tumbling" else ""}\n[target]\n{cluster}\ntopic = "{target}"\n'
+        f'message_key_column = "{key}"\n'
+    )
+
+
+def sent(row: Any, operator: str) -> float:
+    """When the clock of a row of the target began to run, in seconds."""
+    return datetime.fromisoformat(row["at" if operator == "stateless" else "window_end"]).timestamp()
+
+
+def measure(kafka: OwnKafka, operator: str, pace: int, seconds: int) -> Measured:
+    source, target = kafka.new_topic(PARTITIONS), kafka.new_topic(PARTITIONS)
+    (spec,) = load_toml(text=declared(kafka, operator, source, target))
+    stop, found = threading.Event(), Measured(began=float("inf"))
+    running = threading.Thread(target=lambda: run_spec(spec, stop=stop, on_batch=found.batch))
+    with _reading(kafka, target, operator, found):
+        running.start()
+        began = time.time()
+        # Java has started, and is warm, before rows count.
+        _send(kafka, source, pace, WARM_SECONDS)
+        found.began = time.time()
+        _send(kafka, source, pace, seconds)
+        time.sleep(5)
+    stop.set()
+    running.join()
+    assert time.time() - began > seconds
+    return found
+
+
+def _send(kafka: OwnKafka, topic: str, pace: int, seconds: int) -> None:
+    producer = Producer(kafka.client(**{"linger.ms": 0}))
+    begin = time.perf_counter()
+    for number in range(pace * seconds):
+        wait = begin + number / pace - time.perf_counter()
+        if wait > 0:
+            time.sleep(wait)
+        at = datetime.fromtimestamp(time.time()).astimezone().isoformat()
+        value = json.dumps({"id": number, "customer": f"c{number % KEYS}", "at": at})
+        producer.produce(topic, value, key=f"c{number % KEYS}", partition=number % PARTITIONS)
+        producer.poll(0)
+    producer.flush()
+
+
+@contextmanager
+def _reading(kafka: OwnKafka, topic: str, operator: str, found: Measured) -> Iterator[None]:
+    over = threading.Event()
+
+    def read() -> None:
+        settings = {"group.id": topic, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+        consumer = Consumer(kafka.client(**settings, **{"fetch.wait.max.ms": 10}))
+        consumer.subscribe([topic])
+        while not over.is_set():
+            for message in consumer.consume(1000, 0.01):
+                begin = sent(json.loads(message.value()), operator)
+                if begin > found.began:
+                    found.latencies.append(1000 * (time.time() - begin))
+        consumer.close()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    yield
+    over.set()
+    reader.join()
+
+
+def show(operator: str, found: Measured) -> None:
+    took = sorted(found.latencies)
+    what = "from one topic to the other" if operator == "stateless" else "from the end of a window to its row"
+    print(f"\n{operator}, exactly once: {len(took):,} rows, milliseconds {what}")
+    print("  " + "   ".join(f"p{share:g} {_at(took, share):,.0f}" for share in (50, 90, 99, 99.9, 100)) + "\n")
+    low = 0
+    for high in (*_BUCKETS, float("inf")):
+        count = sum(low <= one < high for one in took)
+        if count:
+            print(f"  {low:>5} to {high:>5g}  {bar(count, len(took), 40)} {100 * count / len(took):5.1f} %")
+        low = int(high) if high != float("inf") else low
+    between = [1000 * (b - a) for a, b in zip(found.batch_ends, found.batch_ends[1:], strict=False)]
+    rows, pause = statistics.median(found.rows), statistics.median(between)
+    print(f"\n  a batch has {rows:,.0f} rows and comes every {pause:,.0f} ms")
+    known = 0.0
+    for step in STEPS:
+        known += statistics.median(found.steps[step])
+        print(
+            f"  {step:8} {statistics.median(found.steps[step]):8.1f} ms   p99 {_at(sorted(found.steps[step]), 99):8.1f}"
+        )
+    print(f"  {'Spark':8} {pause - known:8.1f} ms   to plan the batch, and to note that it is done")
+
+
+def _at(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share / 100))] if ordered else float("nan")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows-per-second", type=int, default=1000)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--only", choices=["stateless", "tumbling"])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ematix-flow-bench-") as work, own_kafka() as kafka:
+        os.environ["EMATIX_FLOW_HOME"] = work
+        print(f"{options.rows_per_second:,} rows a second for {options.seconds} s, {PARTITIONS} partitions; ", end="")
+        print(f"{os.cpu_count()} cores {platform.machine()}")
+        for operator in [options.only] if options.only else ["stateless", "tumbling"]:
+            show(operator, measure(kafka, operator, options.rows_per_second, options.seconds))
+
+
+if __name__ == "__main__":
+    main()
