@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict, Unpack, get_args, get_type_hints
 
 from pydantic import ValidationError
@@ -82,6 +83,7 @@ class Keywords(TypedDict, total=False):
     update_columns: Annotated[Sequence[str] | None, At("targets", 0, "update_columns")]
     compare_columns: Annotated[Sequence[str] | None, At("targets", 0, "compare_columns")]
     handle_deletes: Annotated[Literal["hard", "soft"] | None, At("targets", 0, "handle_deletes")]
+    ttl: Annotated[timedelta | float | str | None, At("targets", 0, "ttl")]
     on_drift: Annotated[Literal["error", "evolve", "ignore"] | None, At("targets", 0, "on_drift")]
     targets: Annotated[Sequence[Target] | None, At("targets")]
     transform_sql: Annotated[str | None, At("transform", "sql")]

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol, TypeVar
+
 from ematix_flow.errors import DeclarationError, Problem, UsageError
 from ematix_flow.origins import file_of
 from ematix_flow.problems import near
-from ematix_flow.specs import PipelineSpec
-
-_declared: dict[str, PipelineSpec] = {}
 
 
-def register(spec: PipelineSpec) -> PipelineSpec:
+class Named(Protocol):
+    """A `PipelineSpec`, or a batch pipeline, which becomes one when it runs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def origin(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+_declared: dict[str, Any] = {}
+
+
+def register(spec: N) -> N:
     """Make a pipeline known. The same file, or one who types, may declare it anew; another file may not."""
     earlier = _declared.get(spec.name)
     if earlier is not None and earlier != spec and _are_different_files(earlier.origin, spec.origin):
@@ -22,7 +34,7 @@ def register(spec: PipelineSpec) -> PipelineSpec:
     return spec
 
 
-def get(name: str) -> PipelineSpec:
+def get(name: str) -> Any:
     """The pipeline of this name."""
     if name in _declared:
         return _declared[name]
@@ -34,7 +46,7 @@ def get(name: str) -> PipelineSpec:
     raise UsageError(f'there is no pipeline "{name}"', next_step=next_step)
 
 
-def declared() -> tuple[PipelineSpec, ...]:
+def declared() -> tuple[Any, ...]:
     """All of them, in the order of their declaration."""
     return tuple(_declared.values())
 

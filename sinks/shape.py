@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import SchemaDrift
 from ematix_flow.sinks.drift import Fit, TableColumn, Types, fit, of_declared, of_rows
-from ematix_flow.sinks.tables import IS_DELETED
+from ematix_flow.sinks.tables import IS_DELETED, SEEN_AT
 from ematix_flow.specs import Target
 from ematix_flow.table import AUDIT_COLUMNS, SCD2_COLUMNS, VALID_FROM, Column, TableDefinition
-from ematix_flow.types import Boolean
+from ematix_flow.types import Boolean, TimestampTZ
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -85,9 +85,10 @@ class Shape:
 
     @property
     def _flags(self) -> tuple[Column, ...]:
-        """Columns that a way of deleting needs."""
+        """Columns that a way of deleting or closing needs."""
         soft = self.target.handle_deletes == "soft" and self.target.mode == "merge"
-        return (Column(Boolean(), name=IS_DELETED),) if soft else ()
+        flag = (Column(Boolean(), name=IS_DELETED),) if soft else ()
+        return (Column(TimestampTZ(), name=SEEN_AT),) if self.target.ttl else flag
 
     def fitted(self, rows: Sequence[TableColumn], found: Sequence[TableColumn]) -> Fit:
         """How rows go into the table that was found."""

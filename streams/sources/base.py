@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class StreamSource(Protocol):
     replayable: ClassVar[bool]
-    """A batch that is planned again reads the same rows."""
+    """A batch that is planned again reads the same rows; of a snapshot, those that are there then."""
     payload_format: str
     """What the original bytes of a row are, for its dead letter."""
     payload_schema: StructType

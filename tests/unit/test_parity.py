@@ -1,5 +1,6 @@
 """Python and TOML are two doors to one spec: for every key of every model, both say the same."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -193,6 +194,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Target.update_columns": merged('update_columns = ["a"]', update_columns=["a"]),
     "Target.compare_columns": merged('compare_columns = ["a"]', compare_columns=["a"]),
     "Target.handle_deletes": merged('handle_deletes = "soft"', handle_deletes="soft"),
+    "Target.ttl": duckdb(
+        'table = "t"\nmode = "scd2"\nkeys = ["id"]\nttl = "30d"',
+        table="t",
+        mode="scd2",
+        keys=["id"],
+        ttl=timedelta(days=30),
+    ),
     "Target.on_drift": duckdb('table = "t"\non_drift = "evolve"', table="t", on_drift="evolve"),
     "Target.parquet_compression": target('parquet_compression = "zstd"', parquet_compression="zstd"),
     "Target.csv_delimiter": target('csv_delimiter = ";"', csv_delimiter=";"),
@@ -392,6 +400,7 @@ FLAT: dict[str, tuple[Connection, Any]] = {
     "update_columns": (DELTA, ["a"]),
     "compare_columns": (DELTA, ["a"]),
     "handle_deletes": (DELTA, "hard"),
+    "ttl": (DELTA, "30d"),
 }
 NEEDED = {
     "target_routing_key": {"exchange": "e"},
@@ -408,6 +417,9 @@ def test_every_flat_keyword_is_the_field_of_the_one_target(keyword: str) -> None
     flat: dict[str, Any] = {keyword: value} | {f"target_{key}": other for key, other in needed.items()}
     if keyword in {"update_columns", "compare_columns", "handle_deletes"}:
         needed = {"mode": "merge", "keys": ["id"]}
+    if keyword == "ttl":
+        needed = {"mode": "scd2", "keys": ["id"]}
+    if "mode" in needed:
         flat |= needed
     listed = Target(connection, **{str(PLACES[keyword][-1]): value}, **needed)
     source: Any = Source(DUCKDB, "t") if keyword == "handle_deletes" else Source(FILES)

@@ -46,6 +46,7 @@ class DatabaseSource:
     """Without an incremental column all rows, once per run; with one, what is new."""
 
     replayable: ClassVar[bool] = True
+    snapshots: ClassVar[bool] = True
     payload_format = "database"
     exact_positions = False
 
