@@ -99,10 +99,16 @@ class Shape:
         if missing := [f"column {n}, which scd2 fills, is not in the table" for n in history if n not in there]:
             raise SchemaDrift(self.name, missing)
         audit = self.audit([column.name for column in rows])
-        own = [c for c in AUDIT_COLUMNS if c.name in audit] + list(self._flags)
-        fitted = fit(self.name, [*rows, *of_declared(own)], found, self.target.on_drift, self.types, filled=history)
+        own, flags = [c for c in AUDIT_COLUMNS if c.name in audit], of_declared(self._flags)
+        filled = (*history, *(column.name for column in flags))
+        fitted = fit(self.name, [*rows, *of_declared(own)], found, self.target.on_drift, self.types, filled=filled)
         names = {column.name for column in own}
-        return replace(fitted, rows=StructType([f for f in fitted.rows.fields if f.name not in names]))
+        return replace(
+            fitted,
+            rows=StructType([f for f in fitted.rows.fields if f.name not in names]),
+            # Whoever asks for a way of deleting asks for its column.
+            added=(*fitted.added, *(column for column in flags if column.name not in there)),
+        )
 
     def _check_keys(self, rows: Sequence[TableColumn]) -> None:
         names = {column.name.lower() for column in rows}
