@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.batch.after import AfterFailed, run_step
+from ematix_flow.batch.anew import begin_anew, reads_anew
 from ematix_flow.batch.quality import check_quality
 from ematix_flow.config import connect, resolve_connection
 from ematix_flow.errors import FlowError
@@ -87,6 +88,8 @@ def _load(pipeline: BatchPipeline, spec: PipelineSpec, progress: _Progress, spar
             job = pipeline.job
             wanted = Wanted(job.column_map, job.source_table is not None, pipeline.only_orders)
             return run_in_database(spec, wanted)
+        if reads_anew(spec):
+            begin_anew(spec)
         return run_spec(spec, bounded=True, spark=spark)
 
     result, run_id = recorded_as(spec, work)

@@ -50,6 +50,8 @@ class Source(Reading):
     """Most files that one micro-batch takes from this source, oldest first."""
     on_data_loss: Literal["fail", "skip"] = "fail"
     """What to do when records of a Kafka topic are gone before they were read: fail, or go on without them."""
+    change_feed: Flag = False
+    """Read the change feed of a Delta table: rows that were changed or deleted after they had been read, too."""
     incremental_column: Name | None = None
     """Column of a database table or query that only grows, such as a number or a time; only what is new is read."""
     keys: Names = ()
@@ -86,6 +88,8 @@ class Source(Reading):
     def _options_fit_the_kind(self) -> Iterator[Complaint]:
         if self.on_data_loss != "fail" and self.kind not in (None, "kafka"):
             yield Complaint(("on_data_loss",), f"has no meaning for {self.kind}, only for kafka")
+        if self.change_feed and self.kind not in (None, *DELTA_KINDS):
+            yield Complaint(("change_feed",), f"has no meaning for {self.kind}, only for delta_local")
         if self.kind is None or self.kind in FILE_KINDS:
             return
         for option in ("csv_delimiter", "csv_header", "csv_quote", "csv_escape", "csv_null_value"):

@@ -158,6 +158,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         '[source]\nkind = "kafka"\nbootstrap_servers = "broker:9092"\nquery = "t"\non_data_loss = "skip"\n' + OUT_TOML,
         {"sources": [Source(KAFKA, "t", on_data_loss="skip")], "target": OUT},
     ),
+    "Source.change_feed": (
+        '[source]\nkind = "delta_local"\npath = "lake"\nchange_feed = true\n' + OUT_TOML,
+        {"sources": [Source(DELTA, change_feed=True)], "target": OUT},
+    ),
     "Source.incremental_column": of_table('incremental_column = "id"', incremental_column="id"),
     "Source.keys": of_table('incremental_column = "at"\nkeys = ["id"]', incremental_column="at", keys=["id"]),
     "Source.lookback": of_table('incremental_column = "at"\nlookback = 5', incremental_column="at", lookback=5),
@@ -433,6 +437,7 @@ def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None
     field = str(PLACES[keyword][-1])
     value = {
         "csv_header": False,
+        "change_feed": True,
         "max_rows_per_batch": 5,
         "max_files_per_batch": 5,
         "on_data_loss": "fail",
@@ -440,7 +445,7 @@ def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None
         "keys": ["id"],
     }.get(field, ";")
     of_database = field in {"incremental_column", "lookback", "keys"}
-    connection: Any = DUCKDB if of_database else FILES
+    connection: Any = DUCKDB if of_database else DELTA if field == "change_feed" else FILES
     flat: dict[str, Any] = {keyword: value}
     more: dict[str, Any] = {"query": "t", "incremental_column": "at", field: value} if of_database else {field: value}
     if of_database:
