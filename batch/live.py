@@ -112,7 +112,7 @@ def opened(connection: Any, spark: SparkSession | None = None) -> Iterator[Live]
         from ematix_flow.specs import SparkSettings
         from ematix_flow.streams.session import session_for
 
-        yield _Delta(connection, session_for(SparkSettings(), spark=spark))
+        yield _Delta(connection, session_for(SparkSettings(), jar_groups={"delta"}, spark=spark))
         return
     with closing(_connected(connection)) as db:
         live: type[_OfDriver] = {"postgres": _Postgres, "mysql": _MySQL, "sqlite": _SQLite, "duckdb": _DuckDB}[

@@ -1,4 +1,4 @@
-"""A table with the columns of TPC-H's lineitem goes from PostgreSQL to Delta and back, and is the same to the last byte."""
+"""A table with the columns of TPC-H's lineitem goes to Delta and back, and is the same, byte by byte."""
 
 from pathlib import Path
 from typing import Annotated, Any
