@@ -144,7 +144,7 @@ def _connected(connection: Any) -> Any:
             import duckdb
 
             return duckdb.connect(connection.path)
-    raise NotBuilt(f"transforms_post on {connection.kind!r}", instead="write a function without arguments instead")
+    raise NotBuilt(f"statements in {connection.kind!r} after a load", instead="use a function without arguments")
 
 
 def _matches(pattern: str, text: str | None) -> bool | None:

@@ -12,6 +12,7 @@ from ematix_flow.config import connect
 from ematix_flow.errors import FlowError
 from ematix_flow.expectations import COUNT, FRESH, ROWS, Checks, Expectation
 from ematix_flow.jobs import BatchPipeline
+from ematix_flow.secrets import redact_text
 from ematix_flow.specs import PipelineSpec, Target
 
 if TYPE_CHECKING:
@@ -51,13 +52,22 @@ def _broken(target: Target, expected: Sequence[Expectation], spark: SparkSession
     held = {name.lower() for name in target.table.definition.column_names} if target.table.definition else set()
     # Several targets of one pipeline have different columns.
     mine = [one for one in expected if not one.column or not held or one.column.lower() in held]
-    with opened(connect(target.connection), spark) as live:
-        found = [(one, _finding(one, live, target)) for one in mine]
+    found = [(one, _checked(one, target, spark)) for one in mine]
     return [f"{target.table.full_name}: {one.name}: {words}" for one, words in found if words]
 
 
+def _checked(one: Expectation, target: Target, spark: SparkSession | None) -> str:
+    """What is wrong, in words; an empty text if nothing is. What cannot be checked is not as expected."""
+    try:
+        with opened(connect(target.connection), spark) as live:
+            return _finding(one, live, target)
+    except FlowError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the driver of the database raises
+        return f"cannot be checked: {redact_text((str(error).splitlines() or [type(error).__name__])[0])}"
+
+
 def _finding(one: Expectation, live: Live, target: Target) -> str:
-    """What is wrong, in words; an empty text if nothing is."""
     # Of a history only what is in force counts.
     current = " WHERE is_current" if target.mode == "scd2" else ""
     rows = f"(SELECT * FROM {live.located(target)}{current}) AS t"

@@ -17,7 +17,7 @@ from ematix_flow.config import resolve_connection
 from ematix_flow.connections import Connection
 from ematix_flow.cron_fields import schedule_problem
 from ematix_flow.durations import Duration
-from ematix_flow.errors import DeclarationError, Problem
+from ematix_flow.errors import DeclarationError, FlowError, Problem
 from ematix_flow.expectations import Expectation, expectations_of
 from ematix_flow.model import Declared, problems_of
 from ematix_flow.normalize import FrameTransform, identifier
@@ -53,6 +53,12 @@ class JobResult:
     """Of targets that failed, and of steps after the load, where these do not stop the run."""
     failed_expectations: tuple[str, ...] = ()
     """Those that the target does not meet."""
+
+
+class FunctionFailed(FlowError):
+    """The function under `@ematix.pipeline` raised an error instead of telling what to read."""
+
+    code = "function-failed"
 
 
 def _declared_table(value: Any) -> Any:
@@ -326,8 +332,16 @@ class BatchPipeline:
 
     def _called(self, connection: str | Connection) -> Any:
         wanted = len(inspect.signature(self.function).parameters)
-        ends = (connection, self.job.target_connection)
-        return self.function(*(resolve_connection(end) for end in ends[:wanted]))
+        ends = [resolve_connection(end) for end in (connection, self.job.target_connection)[:wanted]]
+        try:
+            return self.function(*ends)
+        except FlowError:
+            raise
+        except Exception as error:
+            raise FunctionFailed(
+                f'pipeline "{self.name}": its function failed: {type(error).__name__}: {error}',
+                next_step=f"correct it at {self.origin}",
+            ) from error
 
     def _target(self, one: JobTarget, *, several: bool) -> Target:
         # Targets of one pipeline may want different columns of the same rows.

@@ -290,7 +290,8 @@ class DatabaseSink(ABC):
         if self._mode != "merge":
             return f"({query.sql})"
         keys = ", ".join(map(quoted, self._shape.keys))
-        order = f"{quoted(query.order)} DESC" if query.order else keys
+        # Databases do not agree on where NULL stands; here it is the earliest.
+        order = f"{quoted(query.order)} IS NULL, {quoted(query.order)} DESC" if query.order else keys
         names = ", ".join(map(quoted, query.columns))
         ranked = f"SELECT q.*, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {order}) AS _flow_rank"
         return f"(SELECT {names} FROM ({ranked} FROM ({query.sql}) AS q) AS r WHERE _flow_rank = 1)"
