@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.batch.live import Live, opened
 from ematix_flow.config import connect
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import FlowError, NotBuilt
 from ematix_flow.expectations import COUNT, FRESH, ROWS, Checks, Expectation
 from ematix_flow.jobs import BatchPipeline
 from ematix_flow.secrets import redact_text
@@ -48,7 +48,8 @@ def check_quality(
 
 
 def _broken(target: Target, expected: Sequence[Expectation], spark: SparkSession | None) -> list[str]:
-    assert target.table is not None, "the spec has been checked"
+    if target.table is None:
+        raise NotBuilt(f"expectations on {target.kind!r}", instead="tables of databases and of Delta can be asked")
     held = {name.lower() for name in target.table.definition.column_names} if target.table.definition else set()
     # Several targets of one pipeline have different columns.
     mine = [one for one in expected if not one.column or not held or one.column.lower() in held]

@@ -20,15 +20,20 @@ from ematix_flow.durations import Duration
 from ematix_flow.errors import DeclarationError, FlowError, Problem
 from ematix_flow.expectations import Expectation, expectations_of
 from ematix_flow.model import Declared, problems_of
-from ematix_flow.normalize import FrameTransform, identifier
+from ematix_flow.normalize import FrameTransform, compose, identifier
 from ematix_flow.origins import place
 from ematix_flow.problems import Spelling, complain, near, shown
 from ematix_flow.specs import PipelineSpec, Source, StateStore, Target
-from ematix_flow.specs.fields import ConnectionRef, Flag, Name, Names, NotNegative, Positive
+from ematix_flow.specs.fields import FILE_KINDS, ConnectionRef, Flag, Name, Names, NotNegative, Positive
 from ematix_flow.table import ManagedTable, TableDefinition
 from ematix_flow.transforms import Transform, TransformRef
 
 _RUNTIME = "ematix_flow.batch.pipeline"
+# What has no tables has a folder, a topic, a queue or a stream of the table's name.
+_BY_NAME = {
+    **dict.fromkeys(FILE_KINDS, "prefix"),
+    "kafka": "topic", "pubsub": "topic", "rabbitmq": "queue", "redis": "stream", "kinesis": "",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -287,7 +292,7 @@ class BatchPipeline:
         for transform in self.job.transforms_pre:
             query = transform.to_sql(query)
         inner = f"({query})" if self.job.transforms_pre else "source"
-        if of_table or self.job.column_map:
+        if of_table or self.job.column_map or self._is_made_here:
             return f"SELECT {', '.join(self._chosen())} FROM {inner}"
         if self.only_orders:
             return f"SELECT * EXCEPT ({identifier(self.only_orders)}) FROM {inner}"
@@ -305,10 +310,26 @@ class BatchPipeline:
         renamed, chosen = self.job.column_map, {}
         for one in self.job.all_targets():
             for column in one.target.__table__.columns:
-                if not (column.normalizers and column.normalizers[0].derived):
-                    given = renamed.get(column.name, column.name)
+                given = renamed.get(column.name, column.name)
+                if self._is_made_here:
+                    made = f"CAST({compose(column.normalizers, given)} AS {column.type.spark_type})"
+                    chosen[column.name] = f"{made} AS {identifier(column.name)}"
+                elif not (column.normalizers and column.normalizers[0].derived):
                     chosen[column.name] = f"{identifier(given)} AS {identifier(column.name)}"
         return list(chosen.values())
+
+    @property
+    def _is_made_here(self) -> bool:
+        """Whether there is no table that gives values their types and runs its normalizers."""
+        targets = self.job.all_targets()
+        return len(targets) == 1 and self._kind(targets[0]) in _BY_NAME
+
+    def _kind(self, one: JobTarget) -> str | None:
+        """None as long as nobody knows what a name stands for."""
+        try:
+            return resolve_connection(one.target_connection or self.job.target_connection).kind
+        except FlowError:
+            return None
 
     def _source(self) -> Source:
         job = self.job
@@ -352,7 +373,10 @@ class BatchPipeline:
         """As the spec of a target has them."""
         names = ("mode", "keys", "update_columns", "compare_columns", "handle_deletes", "ttl")
         options = {name: getattr(one, name) for name in names if getattr(one, name)}
-        return {"connection": one.target_connection or self.job.target_connection, "table": one.target, **options}
+        given, table = _BY_NAME.get(self._kind(one) or "", "table"), one.target.__table__
+        named = {"table": one.target, "prefix": "/".join(filter(None, (table.schema, table.name)))}
+        place = {given: named.get(given, table.name)} if given else {}
+        return {"connection": one.target_connection or self.job.target_connection, **place, **options}
 
     def __repr__(self) -> str:
         return f"<batch pipeline {self.job.name!r}>"
