@@ -86,7 +86,7 @@ def _load(pipeline: BatchPipeline, spec: PipelineSpec, progress: _Progress, spar
     def work() -> RunResult:
         if path == "same_db":
             job = pipeline.job
-            wanted = Wanted(job.column_map, job.source_table is not None, pipeline.only_orders)
+            wanted = Wanted(job.renamed, job.source_table is not None, pipeline.only_orders)
             return run_in_database(spec, wanted)
         if reads_anew(spec):
             begin_anew(spec)

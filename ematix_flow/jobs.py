@@ -125,12 +125,16 @@ class JobTarget(Declared):
     """How rows are applied."""
     target_connection: ConnectionRef | None = None
     """Connection of this target; without it, the pipeline's."""
+    column_map: dict[str, str] = Field(default_factory=dict)
+    """Column of the target -> column of the source, beside the pipeline's."""
     keys: Names = ()
     """Columns that rows are matched by."""
     update_columns: Names = ()
     """The only columns that merge changes."""
     compare_columns: Names = ()
     """The only columns by which merge sees a change."""
+    event_timestamp_column: Name | None = None
+    """Column of the source that tells when a row happened; one for all targets of a pipeline."""
     handle_deletes: Literal["hard", "soft"] | None = None
     """What becomes of rows that a snapshot no longer has."""
     ttl: Duration | None = None
@@ -206,6 +210,22 @@ class Job(Declared):
     """What becomes of fires of the schedule that were missed."""
     retry: Retry | None = None
     """How often a failed run is tried again."""
+
+    @property
+    def time_column(self) -> str | None:
+        """The column of the event time, wherever it is named."""
+        return next(iter(self.time_columns), None)
+
+    @property
+    def time_columns(self) -> list[str]:
+        named = (self.event_timestamp_column, *(one.event_timestamp_column for one in self.targets))
+        return list(dict.fromkeys(filter(None, named)))
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Column of a target -> column of the source, for all targets."""
+        maps = (self.column_map, *(one.column_map for one in self.targets))
+        return {name: given for one in maps for name, given in one.items()}
 
     def all_targets(self) -> tuple[JobTarget, ...]:
         if self.targets:
@@ -292,7 +312,7 @@ class BatchPipeline:
         for transform in self.job.transforms_pre:
             query = transform.to_sql(query)
         inner = f"({query})" if self.job.transforms_pre else "source"
-        if of_table or self.job.column_map or self._is_made_here:
+        if of_table or self.job.renamed or self._is_made_here:
             return f"SELECT {', '.join(self._chosen())} FROM {inner}"
         if self.only_orders:
             return f"SELECT * EXCEPT ({identifier(self.only_orders)}) FROM {inner}"
@@ -301,13 +321,13 @@ class BatchPipeline:
     @property
     def only_orders(self) -> str:
         """The column of the event time, if no target has it: rows are ordered by it and go on without it."""
-        column = self.job.event_timestamp_column or ""
+        column = self.job.time_column or ""
         held = {name.lower() for one in self.job.all_targets() for name in one.target.__table__.column_names}
         return "" if column.lower() in held else column
 
     def _chosen(self) -> list[str]:
         """The columns of the targets, by the names that they have in the source."""
-        renamed, chosen = self.job.column_map, {}
+        renamed, chosen = self.job.renamed, {}
         for one in self.job.all_targets():
             for column in one.target.__table__.columns:
                 given = renamed.get(column.name, column.name)
@@ -343,7 +363,7 @@ class BatchPipeline:
             problem = Problem("source_table", f"missing, and {found}", "a table, or a SELECT that the function returns")
             raise DeclarationError(f'pipeline "{job.name}"', [problem])
         options: dict[str, Any] = {
-            "event_time_column": job.event_timestamp_column,
+            "event_time_column": job.time_column,
             "incremental_column": job.incremental_column,
             "lookback": job.lookback,
         }
@@ -470,7 +490,10 @@ def _unknown_columns(job: Job) -> list[Problem]:
     known = [name for one in job.all_targets() for name in one.target.__table__.column_names]
     problems += [
         Problem("column_map", f'found "{name}", which is no column of the target', ", ".join(known), near(name, known))
-        for name in job.column_map
+        for name in job.renamed
         if name not in known
     ]
+    if len(job.time_columns) > 1:
+        found = f"found {', '.join(job.time_columns)}: a row has one time, whatever its target"
+        problems.append(Problem("event_timestamp_column", found, "one of them"))
     return problems

@@ -14,7 +14,7 @@ ROWS = 60_000  # as many as scale factor 0.01 has
 LINEITEM = f"""
 CREATE TABLE lineitem AS SELECT
     (n / 4 + 1)::bigint AS l_orderkey, (n * 7919 % 2000 + 1)::bigint AS l_partkey,
-    (n * 104729 % 100 + 1)::bigint AS l_suppkey, (n % 4 + 1)::int AS l_linenumber,
+    (n * 5101 % 100 + 1)::bigint AS l_suppkey, (n % 4 + 1)::int AS l_linenumber,
     (n % 50 + 1)::numeric(12, 2) AS l_quantity, (n * 31 % 9999991 / 100.0)::numeric(12, 2) AS l_extendedprice,
     (n % 11 / 100.0)::numeric(12, 2) AS l_discount, (n % 9 / 100.0)::numeric(12, 2) AS l_tax,
     (ARRAY['R', 'A', 'N'])[n % 3 + 1]::varchar(1) AS l_returnflag,
