@@ -423,7 +423,7 @@ def declare(function: Callable[..., Any], keywords: Mapping[str, Any]) -> BatchP
     if problems or job is None:
         subject = f'pipeline "{given.get("name") or function.__name__}"'
         raise DeclarationError(subject, problems, origin=_origin(function))
-    return pipelines.register(BatchPipeline(function, job))
+    return pipelines.register_batch(BatchPipeline(function, job))
 
 
 def _misfits(function: Callable[..., Any], keywords: Mapping[str, Any]) -> list[Problem]:

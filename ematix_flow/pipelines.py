@@ -20,6 +20,27 @@ class Named(Protocol):
 
 N = TypeVar("N", bound=Named)
 _declared: dict[str, Any] = {}
+_ambiguous: dict[str, tuple[str, str]] = {}
+"""Names that stand for two batch pipelines, and where these are declared."""
+
+
+def register_batch(pipeline: N) -> N:
+    """Make a batch pipeline known. It is mostly run as an object, so that only whoever asks for a name that two files
+    have given away is refused."""
+    earlier = _declared.get(pipeline.name)
+    if earlier is not None and _are_different_files(earlier.origin, pipeline.origin):
+        _ambiguous[pipeline.name] = earlier.origin, pipeline.origin
+    _declared[pipeline.name] = pipeline
+    return pipeline
+
+
+def refuse_ambiguous(name: str) -> None:
+    if name in _ambiguous:
+        first, second = _ambiguous[name]
+        raise UsageError(
+            f'pipeline "{name}" is declared twice, differently: in {first} and in {second}',
+            next_step="rename one of them",
+        )
 
 
 def register(spec: N) -> N:
@@ -36,6 +57,7 @@ def register(spec: N) -> N:
 
 def get(name: str) -> Any:
     """The pipeline of this name."""
+    refuse_ambiguous(name)
     if name in _declared:
         return _declared[name]
     guess = near(name, _declared)
@@ -59,3 +81,4 @@ def _are_different_files(one: str, other: str) -> bool:
 def clear() -> None:
     """Forget all of them."""
     _declared.clear()
+    _ambiguous.clear()

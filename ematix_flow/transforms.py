@@ -12,7 +12,7 @@ from typing import Any
 from ematix_flow.connections import Connection
 from ematix_flow.cron_fields import schedule_problem
 from ematix_flow.errors import DeclarationError, Problem, UsageError
-from ematix_flow.origins import file_of, place
+from ematix_flow.origins import place
 from ematix_flow.problems import near, shown
 
 _RUNTIME = "ematix_flow.batch.after"
@@ -67,9 +67,6 @@ def declare(
     if schedule is not None and (wrong := schedule_problem(schedule)):
         problems.append(Problem("schedule", f'found "{schedule}", {wrong}', 'five fields, such as "0 6 * * *"'))
     called = name or str(getattr(function, "__name__", ""))
-    earlier = _declared.get(called)
-    if earlier is not None and file_of(earlier.origin) != file_of(origin):
-        problems.append(Problem("name", f"declared twice: {earlier.origin} and {origin}", "a name of its own for each"))
     if problems:
         raise DeclarationError(f'transform "{called}"', problems, origin=origin)
     _declared[called] = Transform(function, called, target_connection, schedule, origin)

@@ -112,6 +112,7 @@ def _named(name: str, places: Sequence[Place]) -> Found:
         known = list(dict.fromkeys(spec.name for place in places for spec in place.specs))
         searched = [str(place) for place in places] or _nothing_there()
         raise UsageError(f'there is no pipeline "{name}"', tried=searched, next_step=_suggestion(name, known))
+    pipelines.refuse_ambiguous(name)
     first = found[0][1]
     if differing := [where for where, spec in found if spec != first]:
         raise UsageError(

@@ -10,7 +10,7 @@ import pytest
 
 from ematix_flow import DuckDBConnection, ematix, pipelines, pk, transforms
 from ematix_flow.cron_fields import schedule_problem
-from ematix_flow.errors import DeclarationError
+from ematix_flow.errors import DeclarationError, UsageError
 from ematix_flow.expectations import expectations_of
 from ematix_flow.jobs import Retry
 from ematix_flow.normalize import deduplicate_by
@@ -29,6 +29,7 @@ class Orders:
 @pytest.fixture(autouse=True)
 def nothing_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines, "_declared", {})
+    monkeypatch.setattr(pipelines, "_ambiguous", {})
     monkeypatch.setattr(transforms, "_declared", {})
 
 
@@ -189,6 +190,17 @@ def test_flow_validate_tells_what_a_snapshot_promises(shop: Any, capsys: pytest.
     assert one["targets"][0]["promise"] == "exactly once"
     assert "reads the table as it is then" in one["targets"][0]["reason"]
     assert "nothing tells which of two rows of a key" in one["warnings"][0]
+
+
+def test_a_name_that_two_files_have_given_away_is_refused_only_where_it_is_asked_for(
+    shop: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("other.py").write_text(MODULE.replace("merge", "append"))
+    assert main(["run", "load_orders", "-m", "etl", "-m", "other"]) == 2
+    assert "declared twice, differently" in capsys.readouterr().err
+    assert repr(sys.modules["etl"].load_orders.job.mode) != repr(sys.modules["other"].load_orders.job.mode)
+    with pytest.raises(UsageError, match=r"etl\.py:\d+ and in .*other\.py:\d+"):
+        pipelines.get("load_orders")
 
 
 def test_flow_says_what_does_not_fit(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
