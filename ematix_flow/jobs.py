@@ -419,7 +419,8 @@ def declare(function: Callable[..., Any], keywords: Mapping[str, Any]) -> BatchP
     except ValidationError as error:
         problems += problems_of(error, Job)
     else:
-        problems += _unknown_columns(job) or _impossible(function, job)
+        if not any(problem.key == "target" for problem in problems):
+            problems += _unknown_columns(job) or _impossible(function, job)
     if problems or job is None:
         subject = f'pipeline "{given.get("name") or function.__name__}"'
         raise DeclarationError(subject, problems, origin=_origin(function))

@@ -39,6 +39,7 @@ def declared(**keywords: Any) -> Any:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no target": ({"target": None}, r"target: missing; allowed: target=Cls, or targets="),
     "retry": ({"retry": {"max_attempt": 3}}, r'retry\.max_attempt: unknown key; did you mean "max_attempts"'),
     "backoff": ({"retry": {"backoff": "never"}}, r'retry\.backoff: found "never"; allowed: fixed, linear, exponential'),
     "keys": ({"mode": "merge", "keys": ["ids"]}, r'keys: found "ids".*did you mean "id"'),
