@@ -1,37 +1,62 @@
-"""SQL that runs in the database of a target once its rows are there."""
+"""What is done once the rows of a load are there: SQL, functions and named transforms, each in its own transaction."""
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-from typing import Any
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from ematix_flow.errors import NotBuilt
+from ematix_flow import pipelines, transforms
+from ematix_flow.batch.live import opened
+from ematix_flow.config import connect
+from ematix_flow.connections import Connection
+from ematix_flow.errors import FlowError
+from ematix_flow.jobs import BatchPipeline, JobResult
+from ematix_flow.transforms import Transform, TransformRef
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-def run_statement(connection: Any, sql: str) -> None:
-    """In a transaction of its own."""
-    with closing(_opened(connection)) as db:
-        db.cursor().execute(sql)
-        db.commit()
+class AfterFailed(FlowError):
+    """What was to be done after a load failed; the rows themselves are in the target."""
+
+    code = "after-failed"
 
 
-def _opened(connection: Any) -> Any:
-    match connection.kind:
-        case "postgres":
-            import psycopg
+def run_step(step: Any, pipeline: BatchPipeline, result: JobResult, spark: SparkSession | None) -> None:
+    """A step of `transforms_post`."""
+    if isinstance(step, TransformRef):
+        found = transforms.get(step.name)
+        step = found if found is not None else pipelines.get(step.name)
+    if isinstance(step, BatchPipeline):
+        step.sync(spark=spark)
+        return
+    own = step.target_connection if isinstance(step, Transform) else None
+    connection = connect(own or pipeline.job.target_connection)
+    if isinstance(step, str):
+        with opened(connection, spark) as live:
+            live.execute(step)
+    else:
+        _called(step.function if isinstance(step, Transform) else step, connection, result, spark)
 
-            from ematix_flow.streams.sources.database.postgres import Postgres
 
-            return psycopg.connect(Postgres(connection, "transforms_post").conninfo)
-        case "mysql":
-            from ematix_flow.streams.sources.database.mysql import MySQL
+def run_transform(transform: Transform, *, spark: SparkSession | None = None) -> Any:
+    """On its own: what a load would tell is None."""
+    return _called(transform.function, connect(transform.target_connection or "default"), None, spark)
 
-            return MySQL(connection, "transforms_post").connected()
-        case "sqlite":
-            return sqlite3.connect(connection.path)
-        case "duckdb":
-            import duckdb
 
-            return duckdb.connect(connection.path)
-    raise NotBuilt(f"transforms_post on {connection.kind!r}", instead="write a function instead of SQL")
+def _called(
+    function: Callable[..., Any], connection: Connection, result: JobResult | None, spark: SparkSession | None
+) -> Any:
+    """With as much as it takes: nothing, an open connection, or that and the result of the load."""
+    wanted = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.default is parameter.empty
+    ]
+    if not wanted:
+        return function()
+    with opened(connection, spark) as live:
+        return function(*(live, result)[: len(wanted)])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-from ematix_flow.batch.after import run_statement
+from ematix_flow.batch.after import AfterFailed, run_step
+from ematix_flow.batch.anew import begin_anew, reads_anew
+from ematix_flow.batch.quality import check_quality
 from ematix_flow.config import connect, resolve_connection
 from ematix_flow.errors import FlowError
-from ematix_flow.jobs import BatchPipeline, JobResult
+from ematix_flow.jobs import BatchPipeline, JobResult, Retry
 from ematix_flow.result import RunResult
+from ematix_flow.secrets import redact_text
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.state.history import recorded
-from ematix_flow.streams.in_database import obstacle, run_in_database
+from ematix_flow.state.history import new_run_id, recorded_as
+from ematix_flow.streams.in_database import Wanted, obstacle, run_in_database
 from ematix_flow.streams.looking import first_rows
 from ematix_flow.streams.run import run_spec
 from ematix_flow.streams.sources.database.source import DATABASES, DatabaseSource
@@ -23,24 +27,74 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COUNTS = ("inserted", "updated", "unchanged", "deleted", "closed")
+# What a declaration says wrong stays wrong.
+_USAGE = 2
+_log = logging.getLogger(__name__)
 
 
-class AfterFailed(FlowError):
-    """What was to be done after a load failed; the rows themselves are in the target."""
+@dataclass
+class _Progress:
+    """What a run has done, so that an attempt after a failure does not do it again."""
 
-    code = "after-failed"
+    loaded: dict[str, tuple[str, RunResult]] = field(default_factory=dict)
+    """By the name of the stream: path and result."""
+    run_id: str = ""
+    errors: dict[str, str] = field(default_factory=dict)
+    steps: int = 0
+    """Of transforms_post, those that are done."""
 
 
 def sync(pipeline: BatchPipeline, *, spark: SparkSession | None = None) -> JobResult:
-    began, spec = time.monotonic(), pipeline.spec().with_connections(resolve_connection)
+    """Tried again as `retry` says, with what is done already left as it is."""
+    began, progress, rules = time.monotonic(), _Progress(), pipeline.job.retry or Retry()
+    attempt = 1
+    while True:
+        try:
+            return _attempt(pipeline, progress, began, spark)
+        except Exception as error:
+            if attempt >= rules.max_attempts or getattr(error, "exit_code", 1) == _USAGE:
+                raise
+            wait = rules.wait_after(attempt)
+            reason = redact_text(str(error).partition("\n")[0])
+            facts = {"pipeline": pipeline.name, "attempt": attempt, "wait_seconds": wait, "reason": reason}
+            _log.warning("attempt failed", extra=facts)
+        time.sleep(wait)
+        attempt += 1
+
+
+def _attempt(pipeline: BatchPipeline, progress: _Progress, began: float, spark: SparkSession | None) -> JobResult:
+    specs = [spec.with_connections(resolve_connection) for spec in pipeline.specs()]
+    progress.errors.clear()
+    for spec in specs:
+        if spec.name not in progress.loaded:
+            try:
+                _load(pipeline, spec, progress, spark)
+            except FlowError as error:
+                if len(specs) == 1:
+                    raise
+                progress.errors[spec.target_names[0]] = redact_text(error.found)
+    result = _result(pipeline, progress, time.monotonic() - began)
+    if not progress.errors:
+        result = replace(result, failed_expectations=check_quality(pipeline, specs, spark))
+        _afterwards(pipeline, progress, result, spark)
+    return replace(result, errors=dict(progress.errors), duration_seconds=time.monotonic() - began)
+
+
+def _load(pipeline: BatchPipeline, spec: PipelineSpec, progress: _Progress, spark: SparkSession | None) -> None:
     path = _path(pipeline, spec)
-    if path == "same_db":
-        of_table = pipeline.job.source_table is not None
-        result = recorded(spec, lambda: run_in_database(spec, pipeline.job.column_map, of_table=of_table))
-    else:
-        result = recorded(spec, lambda: run_spec(spec, bounded=True, spark=spark))
-    _afterwards(pipeline)
-    return _result(pipeline, result, path, time.monotonic() - began)
+
+    def work() -> RunResult:
+        if path == "same_db":
+            job = pipeline.job
+            wanted = Wanted(job.renamed, job.source_table is not None, pipeline.only_orders)
+            return run_in_database(spec, wanted)
+        if reads_anew(spec):
+            begin_anew(spec)
+        return run_spec(spec, bounded=True, spark=spark)
+
+    result, run_id = recorded_as(spec, work)
+    progress.loaded[spec.name] = path, result
+    progress.run_id = progress.run_id or run_id
 
 
 def dry_run(pipeline: BatchPipeline, *, spark: SparkSession | None = None) -> JobResult:
@@ -50,7 +104,8 @@ def dry_run(pipeline: BatchPipeline, *, spark: SparkSession | None = None) -> Jo
     for source, name in zip(spec.sources, spec.source_names, strict=True):
         if source.kind in DATABASES:
             DatabaseSource.look(source, connect(source.connection), name)
-    return _result(pipeline, RunResult(spec.name, "dry_run"), path, time.monotonic() - began)
+    looked = _Progress({spec.name: (path, RunResult(spec.name, "dry_run"))})
+    return _result(pipeline, looked, time.monotonic() - began)
 
 
 def preview(pipeline: BatchPipeline, rows: int, *, spark: SparkSession | None = None) -> list[dict[str, Any]]:
@@ -68,35 +123,38 @@ def _path(pipeline: BatchPipeline, spec: PipelineSpec) -> str:
     return forced or ("cross_db" if reason else "same_db")
 
 
-def _afterwards(pipeline: BatchPipeline) -> None:
+def _afterwards(pipeline: BatchPipeline, progress: _Progress, result: JobResult, spark: SparkSession | None) -> None:
     for number, step in enumerate(pipeline.job.transforms_post, 1):
+        if number <= progress.steps:
+            continue
         try:
-            if isinstance(step, str):
-                run_statement(connect(pipeline.job.target_connection), step)
-            else:
-                step()
+            run_step(step, pipeline, result, spark)
         except Exception as error:
-            if pipeline.job.continue_on_failure_post:
-                continue
-            words = (str(error).splitlines() or [type(error).__name__])[0]
-            raise AfterFailed(
-                f'pipeline "{pipeline.job.name}": transforms_post {number} failed: {words}',
-                next_step="correct it, or set continue_on_failure_post; the rows themselves were written",
-            ) from error
+            words = redact_text((str(error).splitlines() or [type(error).__name__])[0])
+            if not pipeline.job.continue_on_failure_post:
+                raise AfterFailed(
+                    f'pipeline "{pipeline.name}": transforms_post {number} failed: {words}',
+                    next_step="correct it, or set continue_on_failure_post; the rows themselves were written",
+                ) from error
+            _log.warning("step failed", extra={"pipeline": pipeline.name, "step": number, "reason": words})
+            progress.errors[f"transforms_post {number}"] = words
+        progress.steps = number
 
 
-def _result(pipeline: BatchPipeline, result: RunResult, path: str, seconds: float) -> JobResult:
+def _result(pipeline: BatchPipeline, progress: _Progress, seconds: float) -> JobResult:
     targets: dict[str, Mapping[str, int]] = {}
-    for name, written in result.rows_written.items():
-        # A target that cannot tell has only added rows, as far as anyone knows.
-        counts = result.row_counts.get(name) or {"inserted": written}
-        targets[name] = {what: counts.get(what, 0) for what in _COUNTS}
-    totals = {f"rows_{what}": sum(counts[what] for counts in targets.values()) for what in _COUNTS}
+    for _, result in progress.loaded.values():
+        for name, written in result.rows_written.items():
+            # A target that cannot tell has only added rows, as far as anyone knows.
+            counts = result.row_counts.get(name) or {"inserted": written}
+            targets[name] = {what: counts.get(what, 0) for what in _COUNTS}
+    totals: dict[str, Any] = {f"rows_{what}": sum(counts[what] for counts in targets.values()) for what in _COUNTS}
+    paths = {path for path, _ in progress.loaded.values()}
     return JobResult(
-        pipeline=pipeline.job.name,
-        run_id=uuid4().hex,
-        status=result.status,
-        path=path,
+        pipeline=pipeline.name,
+        run_id=progress.run_id or new_run_id(),
+        status="failed" if progress.errors else next((r.status for _, r in progress.loaded.values()), "success"),
+        path="same_db" if paths == {"same_db"} else "cross_db",
         duration_seconds=seconds,
         targets=targets,
         **totals,

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn, Unpack
 
-from ematix_flow import connections, jobs, pipelines, table
+from ematix_flow import connections, jobs, pipelines, table, transforms
 from ematix_flow.errors import DeclarationError, NotBuilt, Problem
 from ematix_flow.keywords import Keywords, spec_from_keywords
 from ematix_flow.origins import place, users_line
@@ -16,7 +16,7 @@ from ematix_flow.problems import near, shown
 from ematix_flow.result import RunResult
 from ematix_flow.specs import PipelineSpec
 
-_LATER = ("transform", "transform_ref", "feature_view", "training_set", "workflow", "warehouse_pipeline")
+_LATER = ("feature_view", "training_set", "workflow", "warehouse_pipeline")
 
 
 class StreamingPipeline:
@@ -71,11 +71,27 @@ class Ematix:
         """One of several targets of a batch pipeline."""
         return jobs.JobTarget(target=target, **keywords)
 
+    @staticmethod
+    def transform(*given: object, **keywords: Any) -> Callable[[Callable[..., Any]], transforms.Transform]:
+        """Declare a function of an open connection that runs by name: after a load, or on its own."""
+        _refuse_positional(given, "@ematix.transform(name=..., target_connection=...)")
+        known = ("name", "target_connection", "schedule")
+        if problems := [
+            Problem(key, "unknown keyword", ", ".join(known), near(key, known)) for key in keywords if key not in known
+        ]:
+            raise DeclarationError("@ematix.transform", problems, origin=users_line())
+        return lambda function: transforms.declare(function, **keywords)
+
+    @staticmethod
+    def transform_ref(name: str) -> transforms.TransformRef:
+        """In `transforms_post`: a transform or a batch pipeline by its name."""
+        return transforms.TransformRef(name)
+
     def __getattr__(self, name: str) -> NoReturn:
         if name in _LATER:
             words = "is not built yet in this version"
             raise NotBuilt(f"ematix.{name}", instead="declare an @ematix.streaming_pipeline", words=words)
-        guess = near(name, ("connection", "table", "pipeline", "job", "target", "streaming_pipeline", *_LATER))
+        guess = near(name, [*(word for word in dir(self) if not word.startswith("_")), *_LATER])
         hint = f'; did you mean "{guess}"?' if guess else ""
         raise AttributeError(f"ematix has no {name!r}{hint}")
 

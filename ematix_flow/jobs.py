@@ -5,24 +5,35 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError
 
+from ematix_flow import pipelines
 from ematix_flow.config import resolve_connection
 from ematix_flow.connections import Connection
-from ematix_flow.errors import DeclarationError, Problem
-from ematix_flow.model import Declared
-from ematix_flow.normalize import FrameTransform, identifier
+from ematix_flow.cron_fields import schedule_problem
+from ematix_flow.durations import Duration
+from ematix_flow.errors import DeclarationError, FlowError, Problem
+from ematix_flow.expectations import Expectation, expectations_of
+from ematix_flow.model import Declared, problems_of
+from ematix_flow.normalize import FrameTransform, compose, identifier
 from ematix_flow.origins import place
-from ematix_flow.problems import complain, near, shown
-from ematix_flow.specs import PipelineSpec, Source, Target
-from ematix_flow.specs.fields import ConnectionRef, Flag, Name, Names, Positive
+from ematix_flow.problems import Spelling, complain, near, shown
+from ematix_flow.specs import PipelineSpec, Source, StateStore, Target
+from ematix_flow.specs.fields import FILE_KINDS, ConnectionRef, Flag, Name, Names, NotNegative, Positive
 from ematix_flow.table import ManagedTable, TableDefinition
+from ematix_flow.transforms import Transform, TransformRef
 
 _RUNTIME = "ematix_flow.batch.pipeline"
+# What has no tables has a folder, a topic, a queue or a stream of the table's name.
+_BY_NAME = {
+    **dict.fromkeys(FILE_KINDS, "prefix"),
+    "kafka": "topic", "pubsub": "topic", "rabbitmq": "queue", "redis": "stream", "kinesis": "",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,16 @@ class JobResult:
     duration_seconds: float = 0.0
     targets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The same counts by target."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """Of targets that failed, and of steps after the load, where these do not stop the run."""
+    failed_expectations: tuple[str, ...] = ()
+    """Those that the target does not meet."""
+
+
+class FunctionFailed(FlowError):
+    """The function under `@ematix.pipeline` raised an error instead of telling what to read."""
+
+    code = "function-failed"
 
 
 def _declared_table(value: Any) -> Any:
@@ -62,9 +83,15 @@ def _transforms(value: Any) -> Any:
 
 def _steps(value: Any) -> Any:
     for one in value if isinstance(value, list | tuple) else [value]:
-        if not isinstance(one, str) and not callable(one):
-            raise complain(f"found {shown(one)}", "a SQL statement or a function")
-    return tuple(value)
+        if not isinstance(one, str | Transform | TransformRef) and not callable(one):
+            raise complain(f"found {shown(one)}", "a SQL statement, a function, or ematix.transform_ref(name)")
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _expected(value: Any) -> Any:
+    if callable(value) or isinstance(value, Mapping | list | tuple):
+        return value
+    raise complain(f"found {shown(value)}", "a function of the checks, or a list of conditions in SQL")
 
 
 TableClass = Annotated[Any, BeforeValidator(_declared_table)]
@@ -78,10 +105,15 @@ class Retry(Declared):
     """How often it is tried, the first time included."""
     backoff: Literal["fixed", "linear", "exponential"] = "exponential"
     """How the time between two attempts grows."""
-    base_secs: Positive = 30
+    base_secs: NotNegative = 30
     """Time before the second attempt."""
-    max_backoff_secs: Positive = 3600
+    max_backoff_secs: NotNegative = 3600
     """Longest time between two attempts."""
+
+    def wait_after(self, attempt: int) -> int:
+        """Seconds between an attempt that failed, the first is 1, and the next."""
+        grown = {"fixed": 1, "linear": attempt, "exponential": 1 << min(attempt - 1, 30)}
+        return min(self.max_backoff_secs, self.base_secs * grown[self.backoff])
 
 
 class JobTarget(Declared):
@@ -93,14 +125,20 @@ class JobTarget(Declared):
     """How rows are applied."""
     target_connection: ConnectionRef | None = None
     """Connection of this target; without it, the pipeline's."""
+    column_map: dict[str, str] = Field(default_factory=dict)
+    """Column of the target -> column of the source, beside the pipeline's."""
     keys: Names = ()
     """Columns that rows are matched by."""
     update_columns: Names = ()
     """The only columns that merge changes."""
     compare_columns: Names = ()
     """The only columns by which merge sees a change."""
+    event_timestamp_column: Name | None = None
+    """Column of the source that tells when a row happened; one for all targets of a pipeline."""
     handle_deletes: Literal["hard", "soft"] | None = None
     """What becomes of rows that a snapshot no longer has."""
+    ttl: Duration | None = None
+    """How long scd2 keeps a version open whose key the source does not show."""
     on_drift: Literal["error", "evolve", "ignore"] | None = None
     """What to do when the rows no longer fit the table."""
 
@@ -134,6 +172,8 @@ class Job(Declared):
     """Column of the source that tells when a row happened; it need not be one of the target."""
     handle_deletes: Literal["hard", "soft"] | None = None
     """What becomes of rows that a snapshot no longer has."""
+    ttl: Duration | None = None
+    """How long scd2 keeps a version open whose key the source does not show."""
     incremental_column: Name | None = None
     """Column that only grows; only what is new is read."""
     lookback: int | None = Field(default=None, ge=0)
@@ -145,24 +185,52 @@ class Job(Declared):
     transforms_pre: Annotated[tuple[Any, ...], BeforeValidator(_transforms)] = ()
     """What is done to the rows of a batch before anything else."""
     transforms_post: Annotated[tuple[Any, ...], BeforeValidator(_steps)] = ()
-    """SQL for the target's database, or functions, run after a successful load."""
+    """SQL for the target's database, functions, or named transforms, run after a successful load."""
     continue_on_failure: Flag = False
-    """Whether pipelines that depend on this one run although it failed."""
+    """Whether the other targets are loaded although one fails; each is then loaded on its own."""
     continue_on_failure_post: Flag = False
-    """Whether a failing transforms_post leaves the run a success."""
+    """Whether a failing step of transforms_post leaves the others to run, and the run a success."""
+    expectations: Annotated[Any, BeforeValidator(_expected)] = None
+    """What the target has to be like after a load: a function of the checks, or conditions in SQL."""
+    on_quality_failure: Literal["warn", "fail"] = "warn"
+    """What a target that does not meet the expectations means."""
+    freshness_sla: Duration | None = None
+    """How old the data of the target may be."""
+    freshness_column: Name | None = None
+    """Column of the target that tells how old its data is; without it, the last successful run does."""
     schedule: Name | None = None
     """When it runs, as five fields of cron."""
     timezone: Name = "UTC"
     """Time zone of the schedule."""
     depends_on: Names = ()
     """Pipelines that have to run before it."""
+    upstream_freshness_secs: NotNegative | None = None
+    """How old the last success of these may be."""
+    catchup: Literal["none", "last", "all"] = "last"
+    """What becomes of fires of the schedule that were missed."""
     retry: Retry | None = None
     """How often a failed run is tried again."""
+
+    @property
+    def time_column(self) -> str | None:
+        """The column of the event time, wherever it is named."""
+        return next(iter(self.time_columns), None)
+
+    @property
+    def time_columns(self) -> list[str]:
+        named = (self.event_timestamp_column, *(one.event_timestamp_column for one in self.targets))
+        return list(dict.fromkeys(filter(None, named)))
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Column of a target -> column of the source, for all targets."""
+        maps = (self.column_map, *(one.column_map for one in self.targets))
+        return {name: given for one in maps for name, given in one.items()}
 
     def all_targets(self) -> tuple[JobTarget, ...]:
         if self.targets:
             return self.targets
-        shared = ("target", "mode", "keys", "update_columns", "compare_columns", "handle_deletes", "on_drift")
+        shared = ("target", "mode", "keys", "update_columns", "compare_columns", "handle_deletes", "ttl", "on_drift")
         return (JobTarget(**{name: getattr(self, name) for name in shared if getattr(self, name)}),)
 
 
@@ -171,7 +239,7 @@ class BatchPipeline:
 
     def __init__(self, function: Callable[..., Any], job: Job) -> None:
         functools.update_wrapper(self, function)  # type: ignore[arg-type]  # it is run by a method and not by a call
-        self.function, self.job = function, job
+        self.function, self.job, self.origin = function, job, _origin(function)
 
     def sync(self, **options: Any) -> JobResult:
         """Run it now, in this process."""
@@ -188,13 +256,53 @@ class BatchPipeline:
         result: JobResult = importlib.import_module(_RUNTIME).dry_run(self, **options)
         return result
 
+    @property
+    def name(self) -> str:
+        return self.job.name
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """For listings; what the function returns is not known before it runs."""
+        return (self.job.source_table or "a query",)
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        return tuple(one.target.__table__.full_name for one in self.job.all_targets())
+
+    @property
+    def state_store(self) -> StateStore:
+        """Where its position and its runs are kept."""
+        return StateStore()
+
+    @property
+    def expected(self) -> tuple[Expectation, ...]:
+        """What is checked in each target after a load."""
+        return expectations_of(self.job.expectations) if self.job.expectations is not None else ()
+
     def spec(self) -> PipelineSpec:
         """The bounded stream that it is now. The function is called for it."""
-        job = self.job
+        return self._spec(self._source(), self.job.all_targets(), self.job.name)
+
+    def specs(self) -> tuple[PipelineSpec, ...]:
+        """One for each target, if one that fails must not keep the others from theirs."""
+        targets = self.job.all_targets()
+        if not self.job.continue_on_failure or len(targets) == 1:
+            return (self.spec(),)
         source = self._source()
-        targets = [self._target(one, several=len(job.all_targets()) > 1) for one in job.all_targets()]
-        fields: dict[str, Any] = {"name": job.name, "sources": [source], "targets": targets}
-        if sql := self.sql(of_table=bool(job.source_table)):
+        return tuple(
+            self._spec(source, (one,), f"{self.job.name}.{name}")
+            for one, name in zip(targets, self.target_names, strict=True)
+        )
+
+    def _spec(self, source: Source, targets: Sequence[JobTarget], name: str) -> PipelineSpec:
+        several = len(self.job.all_targets()) > 1
+        fields: dict[str, Any] = {
+            "name": name,
+            "sources": [source],
+            "targets": [self._target(one, several=several) for one in targets],
+            "origin": self.origin,
+        }
+        if sql := self.sql(of_table=bool(self.job.source_table)):
             fields["transform"] = {"sql": sql}
         return PipelineSpec(**fields)
 
@@ -203,21 +311,45 @@ class BatchPipeline:
         query = "SELECT * FROM source"
         for transform in self.job.transforms_pre:
             query = transform.to_sql(query)
-        chosen = self._chosen() if of_table or self.job.column_map else None
-        if chosen is None:
-            return query if self.job.transforms_pre else None
         inner = f"({query})" if self.job.transforms_pre else "source"
-        return f"SELECT {', '.join(chosen)} FROM {inner}"
+        if of_table or self.job.renamed or self._is_made_here:
+            return f"SELECT {', '.join(self._chosen())} FROM {inner}"
+        if self.only_orders:
+            return f"SELECT * EXCEPT ({identifier(self.only_orders)}) FROM {inner}"
+        return query if self.job.transforms_pre else None
+
+    @property
+    def only_orders(self) -> str:
+        """The column of the event time, if no target has it: rows are ordered by it and go on without it."""
+        column = self.job.time_column or ""
+        held = {name.lower() for one in self.job.all_targets() for name in one.target.__table__.column_names}
+        return "" if column.lower() in held else column
 
     def _chosen(self) -> list[str]:
         """The columns of the targets, by the names that they have in the source."""
-        renamed, chosen = self.job.column_map, {}
+        renamed, chosen = self.job.renamed, {}
         for one in self.job.all_targets():
             for column in one.target.__table__.columns:
-                if not (column.normalizers and column.normalizers[0].derived):
-                    given = renamed.get(column.name, column.name)
+                given = renamed.get(column.name, column.name)
+                if self._is_made_here:
+                    made = f"CAST({compose(column.normalizers, given)} AS {column.type.spark_type})"
+                    chosen[column.name] = f"{made} AS {identifier(column.name)}"
+                elif not (column.normalizers and column.normalizers[0].derived):
                     chosen[column.name] = f"{identifier(given)} AS {identifier(column.name)}"
         return list(chosen.values())
+
+    @property
+    def _is_made_here(self) -> bool:
+        """Whether there is no table that gives values their types and runs its normalizers."""
+        targets = self.job.all_targets()
+        return len(targets) == 1 and self._kind(targets[0]) in _BY_NAME
+
+    def _kind(self, one: JobTarget) -> str | None:
+        """None as long as nobody knows what a name stands for."""
+        try:
+            return resolve_connection(one.target_connection or self.job.target_connection).kind
+        except FlowError:
+            return None
 
     def _source(self) -> Source:
         job = self.job
@@ -231,7 +363,7 @@ class BatchPipeline:
             problem = Problem("source_table", f"missing, and {found}", "a table, or a SELECT that the function returns")
             raise DeclarationError(f'pipeline "{job.name}"', [problem])
         options: dict[str, Any] = {
-            "event_time_column": job.event_timestamp_column,
+            "event_time_column": job.time_column,
             "incremental_column": job.incremental_column,
             "lookback": job.lookback,
         }
@@ -241,40 +373,58 @@ class BatchPipeline:
 
     def _called(self, connection: str | Connection) -> Any:
         wanted = len(inspect.signature(self.function).parameters)
-        ends = (connection, self.job.target_connection)
-        return self.function(*(resolve_connection(end) for end in ends[:wanted]))
+        ends = [resolve_connection(end) for end in (connection, self.job.target_connection)[:wanted]]
+        try:
+            return self.function(*ends)
+        except FlowError:
+            raise
+        except Exception as error:
+            raise FunctionFailed(
+                f'pipeline "{self.name}": its function failed: {type(error).__name__}: {error}',
+                next_step=f"correct it at {self.origin}",
+            ) from error
 
     def _target(self, one: JobTarget, *, several: bool) -> Target:
         # Targets of one pipeline may want different columns of the same rows.
         drift = one.on_drift or self.job.on_drift or ("ignore" if several else "error")
-        names = ("mode", "keys", "update_columns", "compare_columns", "handle_deletes")
+        return Target(**self.target_fields(one), on_drift=drift)
+
+    def target_fields(self, one: JobTarget) -> dict[str, Any]:
+        """As the spec of a target has them."""
+        names = ("mode", "keys", "update_columns", "compare_columns", "handle_deletes", "ttl")
         options = {name: getattr(one, name) for name in names if getattr(one, name)}
-        return Target(
-            connection=one.target_connection or self.job.target_connection,
-            table=one.target,
-            on_drift=drift,
-            **options,
-        )
+        given, table = _BY_NAME.get(self._kind(one) or "", "table"), one.target.__table__
+        named = {"table": one.target, "prefix": "/".join(filter(None, (table.schema, table.name)))}
+        place = {given: named.get(given, table.name)} if given else {}
+        return {"connection": one.target_connection or self.job.target_connection, **place, **options}
 
     def __repr__(self) -> str:
         return f"<batch pipeline {self.job.name!r}>"
 
 
-def declare(function: Callable[..., Any], keywords: Mapping[str, Any]) -> BatchPipeline:
-    """Check what the decorator was given; nothing is opened or run."""
+def _origin(function: Callable[..., Any]) -> str:
     code = getattr(function, "__code__", None)
-    origin = place(code.co_filename, code.co_firstlineno) if code else ""
-    subject = f'pipeline "{keywords.get("name") or getattr(function, "__name__", "")}"'
+    return place(code.co_filename, code.co_firstlineno) if code else ""
+
+
+def declare(function: Callable[..., Any], keywords: Mapping[str, Any]) -> BatchPipeline:
+    """Check what the decorator was given, all of it at once; nothing is opened or run."""
     if not inspect.isfunction(function):
         raise DeclarationError("@ematix.pipeline", [Problem("", f"found {shown(function)}", "a function")])
-    problems = _misfits(function, keywords)
-    if problems:
-        raise DeclarationError(subject, problems, origin=origin)
     given = {key: value for key, value in keywords.items() if value is not None}
-    job = Job(**{"name": function.__name__, **given})
-    if unknown := _unknown_columns(job):
-        raise DeclarationError(subject, unknown, origin=origin)
-    return BatchPipeline(function, job)
+    problems, job = _misfits(function, given), None
+    try:
+        known = {key: value for key, value in given.items() if key in Job.model_fields}
+        job = Job.model_validate({"name": function.__name__, **known})
+    except ValidationError as error:
+        problems += problems_of(error, Job)
+    else:
+        if not any(problem.key == "target" for problem in problems):
+            problems += _unknown_columns(job) or _impossible(function, job)
+    if problems or job is None:
+        subject = f'pipeline "{given.get("name") or function.__name__}"'
+        raise DeclarationError(subject, problems, origin=_origin(function))
+    return pipelines.register_batch(BatchPipeline(function, job))
 
 
 def _misfits(function: Callable[..., Any], keywords: Mapping[str, Any]) -> list[Problem]:
@@ -290,10 +440,42 @@ def _misfits(function: Callable[..., Any], keywords: Mapping[str, Any]) -> list[
     if bool(keywords.get("target")) == bool(keywords.get("targets")):
         both = "given together with targets" if keywords.get("target") else "missing"
         problems.append(Problem("target", both, "target=Cls, or targets=[ematix.target(Cls, ...)]"))
-    schedule = keywords.get("schedule")
-    if isinstance(schedule, str) and len(schedule.split()) != 5:
-        problems.append(Problem("schedule", f'found "{schedule}"', 'five fields of cron, such as "0 6 * * *"'))
+    schedule, zone = keywords.get("schedule"), keywords.get("timezone")
+    if isinstance(schedule, str) and (wrong := schedule_problem(schedule)):
+        problems.append(Problem("schedule", f'found "{schedule}": {wrong}', 'five fields of cron, such as "0 6 * * *"'))
+    if isinstance(zone, str) and not _is_zone(zone):
+        problems.append(Problem("timezone", f'found "{zone}"', 'a name such as "UTC" or "Europe/Berlin"'))
     return problems
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return False
+    return True
+
+
+def _impossible(function: Callable[..., Any], job: Job) -> list[Problem]:
+    """What the stream that it will be would refuse, whatever the function returns."""
+    if job.expectations is not None:
+        try:
+            expectations_of(job.expectations)
+        except DeclarationError as error:
+            return list(error.problems)
+    pipeline = BatchPipeline(function, job)
+    # A function may return another source; then nobody knows yet what it is.
+    known = job.source_table and (job.source_connection or job.target_connection)
+    source = {"connection": known or "source", "query": "t", "incremental_column": job.incremental_column}
+    places = {("sources", 0, "incremental_column"): ("incremental_column",)}
+    try:
+        targets = [pipeline.target_fields(one) for one in job.all_targets()]
+        if not job.targets:
+            places |= {("targets", 0, key): (key,) for key in targets[0]}
+        PipelineSpec.model_validate({"name": job.name, "sources": [source], "targets": targets})
+    except ValidationError as error:
+        return problems_of(error, PipelineSpec, Spelling(places))  # type: ignore[arg-type]  # of a Loc
+    return []
 
 
 def _unknown_columns(job: Job) -> list[Problem]:
@@ -309,7 +491,10 @@ def _unknown_columns(job: Job) -> list[Problem]:
     known = [name for one in job.all_targets() for name in one.target.__table__.column_names]
     problems += [
         Problem("column_map", f'found "{name}", which is no column of the target', ", ".join(known), near(name, known))
-        for name in job.column_map
+        for name in job.renamed
         if name not in known
     ]
+    if len(job.time_columns) > 1:
+        found = f"found {', '.join(job.time_columns)}: a row has one time, whatever its target"
+        problems.append(Problem("event_timestamp_column", found, "one of them"))
     return problems

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypedDict, Unpack, get_args, get_type_hints
 
 from pydantic import ValidationError
@@ -47,6 +47,7 @@ class Keywords(TypedDict, total=False):
     max_files_per_batch: Annotated[int | None, At("sources", 0, "max_files_per_batch")]
     on_data_loss: Annotated[str | None, At("sources", 0, "on_data_loss")]
     start: Annotated[str | int | datetime | None, At("sources", 0, "start")]
+    change_feed: Annotated[bool | None, At("sources", 0, "change_feed")]
     incremental_column: Annotated[str | None, At("sources", 0, "incremental_column")]
     source_keys: Annotated[Sequence[str] | None, At("sources", 0, "keys")]
     lookback: Annotated[int | None, At("sources", 0, "lookback")]
@@ -87,6 +88,7 @@ class Keywords(TypedDict, total=False):
     update_columns: Annotated[Sequence[str] | None, At("targets", 0, "update_columns")]
     compare_columns: Annotated[Sequence[str] | None, At("targets", 0, "compare_columns")]
     handle_deletes: Annotated[Literal["hard", "soft"] | None, At("targets", 0, "handle_deletes")]
+    ttl: Annotated[timedelta | float | str | None, At("targets", 0, "ttl")]
     on_drift: Annotated[Literal["error", "evolve", "ignore"] | None, At("targets", 0, "on_drift")]
     targets: Annotated[Sequence[Target] | None, At("targets")]
     transform_sql: Annotated[str | None, At("transform", "sql")]

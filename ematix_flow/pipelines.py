@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol, TypeVar
+
 from ematix_flow.errors import DeclarationError, Problem, UsageError
 from ematix_flow.origins import file_of
 from ematix_flow.problems import near
-from ematix_flow.specs import PipelineSpec
-
-_declared: dict[str, PipelineSpec] = {}
 
 
-def register(spec: PipelineSpec) -> PipelineSpec:
+class Named(Protocol):
+    """A `PipelineSpec`, or a batch pipeline, which becomes one when it runs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def origin(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+_declared: dict[str, Any] = {}
+_ambiguous: dict[str, tuple[str, str]] = {}
+"""Names that stand for two batch pipelines, and where these are declared."""
+
+
+def register_batch(pipeline: N) -> N:
+    """Make a batch pipeline known. It is mostly run as an object, so that only whoever asks for a name that two files
+    have given away is refused."""
+    earlier = _declared.get(pipeline.name)
+    if earlier is not None and _are_different_files(earlier.origin, pipeline.origin):
+        _ambiguous[pipeline.name] = earlier.origin, pipeline.origin
+    _declared[pipeline.name] = pipeline
+    return pipeline
+
+
+def refuse_ambiguous(name: str) -> None:
+    if name in _ambiguous:
+        first, second = _ambiguous[name]
+        raise UsageError(
+            f'pipeline "{name}" is declared twice, differently: in {first} and in {second}',
+            next_step="rename one of them",
+        )
+
+
+def register(spec: N) -> N:
     """Make a pipeline known. The same file, or one who types, may declare it anew; another file may not."""
     earlier = _declared.get(spec.name)
     if earlier is not None and earlier != spec and _are_different_files(earlier.origin, spec.origin):
@@ -22,8 +55,9 @@ def register(spec: PipelineSpec) -> PipelineSpec:
     return spec
 
 
-def get(name: str) -> PipelineSpec:
+def get(name: str) -> Any:
     """The pipeline of this name."""
+    refuse_ambiguous(name)
     if name in _declared:
         return _declared[name]
     guess = near(name, _declared)
@@ -34,7 +68,7 @@ def get(name: str) -> PipelineSpec:
     raise UsageError(f'there is no pipeline "{name}"', next_step=next_step)
 
 
-def declared() -> tuple[PipelineSpec, ...]:
+def declared() -> tuple[Any, ...]:
     """All of them, in the order of their declaration."""
     return tuple(_declared.values())
 
@@ -47,3 +81,4 @@ def _are_different_files(one: str, other: str) -> bool:
 def clear() -> None:
     """Forget all of them."""
     _declared.clear()
+    _ambiguous.clear()

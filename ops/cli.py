@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import click
 
+from ematix_flow.ops.commands.batch import dry_run_command, preview_command, transform_command
 from ematix_flow.ops.commands.connections import connections_command
 from ematix_flow.ops.commands.dlq import dlq_command
 from ematix_flow.ops.commands.doctor import doctor_command
@@ -83,8 +84,9 @@ def flow(context: click.Context, debug: bool, verbose: bool, log_format: Format)
 
 
 for command in (
-    init_command, list_command, validate_command, run_command, consume_command, runs_command, dlq_command,
-    state_command, rewind_command, connections_command, doctor_command, schema_command,
+    init_command, list_command, validate_command, preview_command, dry_run_command, run_command, consume_command,
+    transform_command, runs_command, dlq_command, state_command, rewind_command, connections_command, doctor_command,
+    schema_command,
 ):  # fmt: skip
     flow.add_command(command)
 

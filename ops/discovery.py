@@ -14,11 +14,13 @@ from pathlib import Path
 
 from ematix_flow import pipelines
 from ematix_flow.errors import FlowError, UsageError
+from ematix_flow.jobs import BatchPipeline
 from ematix_flow.ops.modules import import_file, import_module
 from ematix_flow.problems import near
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.toml import load_toml
 
+Found = PipelineSpec | BatchPipeline
 _LOOKS_LIKE_ONE = re.compile(r"^\s*(?:pipeline_name\s*=|\[\[\s*pipelines\s*\]\])", re.MULTILINE)
 
 
@@ -27,7 +29,7 @@ class Place:
     """One place that was looked at: the pipelines it declares, or why they cannot be known."""
 
     where: str
-    specs: tuple[PipelineSpec, ...] = ()
+    specs: tuple[Found, ...] = ()
     problem: FlowError | None = None
 
     def __str__(self) -> str:
@@ -36,7 +38,7 @@ class Place:
         return f"{self.where}: {', '.join(spec.name for spec in self.specs) or 'no pipelines'}"
 
 
-def find(wanted: str, *, modules: Sequence[str] = (), pipeline: str | None = None) -> tuple[PipelineSpec, ...]:
+def find(wanted: str, *, modules: Sequence[str] = (), pipeline: str | None = None) -> tuple[Found, ...]:
     """The pipelines of a file, or of one of them; or the one pipeline of a name."""
     if wanted.endswith(".toml"):
         for module in modules:
@@ -50,7 +52,32 @@ def find(wanted: str, *, modules: Sequence[str] = (), pipeline: str | None = Non
     return (_named(wanted, survey(modules)),)
 
 
-def find_one(wanted: str, *, modules: Sequence[str] = (), pipeline: str | None = None) -> PipelineSpec:
+def find_spec(wanted: str, *, modules: Sequence[str] = (), pipeline: str | None = None) -> PipelineSpec:
+    """What it is when it runs; the function of a batch pipeline is called for it."""
+    found = find_one(wanted, modules=modules, pipeline=pipeline)
+    return found.spec() if isinstance(found, BatchPipeline) else found
+
+
+def find_stream(wanted: str, *, modules: Sequence[str] = (), pipeline: str | None = None) -> PipelineSpec:
+    """One that may run for months."""
+    found = find_one(wanted, modules=modules, pipeline=pipeline)
+    if isinstance(found, BatchPipeline):
+        raise UsageError(
+            f'"{wanted}" is a batch pipeline, which ends when its input is done', next_step=f"flow run {wanted}"
+        )
+    return found
+
+
+def find_batch(wanted: str, *, modules: Sequence[str] = ()) -> BatchPipeline:
+    found = find_one(wanted, modules=modules)
+    if not isinstance(found, BatchPipeline):
+        raise UsageError(
+            f'"{wanted}" is no batch pipeline (@ematix.pipeline)', next_step=f"`flow validate {wanted}` explains it"
+        )
+    return found
+
+
+def find_one(wanted: str, *, modules: Sequence[str] = (), pipeline: str | None = None) -> Found:
     found = find(wanted, modules=modules, pipeline=pipeline)
     if len(found) > 1:
         names = ", ".join(spec.name for spec in found)
@@ -79,12 +106,13 @@ def _in_file(file: str, pipeline: str | None) -> tuple[PipelineSpec, ...]:
     return chosen
 
 
-def _named(name: str, places: Sequence[Place]) -> PipelineSpec:
+def _named(name: str, places: Sequence[Place]) -> Found:
     found = [(place.where, spec) for place in places for spec in place.specs if spec.name == name]
     if not found:
         known = list(dict.fromkeys(spec.name for place in places for spec in place.specs))
         searched = [str(place) for place in places] or _nothing_there()
         raise UsageError(f'there is no pipeline "{name}"', tried=searched, next_step=_suggestion(name, known))
+    pipelines.refuse_ambiguous(name)
     first = found[0][1]
     if differing := [where for where, spec in found if spec != first]:
         raise UsageError(
@@ -107,13 +135,13 @@ def _nothing_there() -> list[str]:
     return [f"{folder / 'pipelines.py'} (no such file)", f"*.toml and pipelines/*.toml in {folder} (none declares one)"]
 
 
-def _declared_by(load: Callable[[], object]) -> tuple[PipelineSpec, ...]:
+def _declared_by(load: Callable[[], object]) -> tuple[Found, ...]:
     before = {spec.name for spec in pipelines.declared()}
     load()
     return tuple(spec for spec in pipelines.declared() if spec.name not in before)
 
 
-def _tried(where: str, load: Callable[[], tuple[PipelineSpec, ...]]) -> Place:
+def _tried(where: str, load: Callable[[], tuple[Found, ...]]) -> Place:
     try:
         return Place(where, load())
     except FlowError as error:

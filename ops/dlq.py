@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from ematix_flow.errors import UsageError
-from ematix_flow.ops.discovery import find_one, survey
+from ematix_flow.ops.discovery import Found, find_one, survey
 from ematix_flow.ops.output import as_json
-from ematix_flow.specs import PipelineSpec, StateStore
+from ematix_flow.specs import StateStore
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters
 from ematix_flow.state.home import DEAD_LETTERS, dead_letters_of, home
 from ematix_flow.state.memory import Memory
@@ -63,7 +63,7 @@ def box_of(wanted: str, modules: Sequence[str] = (), pipeline: str | None = None
         return Box(wanted, StateStore())
 
 
-def _box(spec: PipelineSpec) -> Box:
+def _box(spec: Found) -> Box:
     return Box(spec.name, spec.state_store)
 
 

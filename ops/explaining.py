@@ -15,7 +15,7 @@ from ematix_flow.sinks.opening import dead_letter_cluster
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.streams.built import not_built
 from ematix_flow.streams.capturing import by_key
-from ematix_flow.streams.guarantee import guarantees
+from ematix_flow.streams.guarantee import guarantees, is_snapshot
 from ematix_flow.streams.sources.opening import source_type
 from ematix_flow.streams.transform import BadSql, parsed
 
@@ -67,6 +67,7 @@ def explain(spec: PipelineSpec) -> Explained:
         explained.targets.append(facts)
     if all(one["kind"] for one in [*explained.sources, *explained.targets]):
         _noted(explained, lambda: dead_letter_cluster(spec))
+        _noted(explained, lambda: _check_order(explained))
     explained.not_built += [part for part in not_built(spec) if part not in explained.not_built]
     _check_schemas(explained)
     _check_sql(explained)
@@ -94,6 +95,22 @@ def _check_schemas(explained: Explained) -> None:
     found = (schema_problem(one.schema, f"sources[{i}].schema") for i, one in enumerate(spec.sources) if one.schema)
     if problems := [problem for problem in found if problem]:
         explained.problems.append(DeclarationError(f'pipeline "{spec.name}"', problems, origin=spec.origin))
+
+
+def _check_order(explained: Explained) -> None:
+    """Of two rows of a key in one batch the last counts, if anything tells which that is."""
+    spec = explained.spec
+    unordered = [
+        name
+        for name, source in zip(spec.source_names, spec.sources, strict=True)
+        if is_snapshot(source) and source.event_time_column is None
+    ]
+    matched = [name for name, target in zip(spec.target_names, spec.targets, strict=True) if target.mode == "merge"]
+    if unordered and matched:
+        explained.warnings.append(
+            f"nothing tells which of two rows of a key in {', '.join(unordered)} is the later one for "
+            f"{', '.join(matched)}; name the column of their time (event_time_column, event_timestamp_column)"
+        )
 
 
 def _check_sql(explained: Explained) -> None:

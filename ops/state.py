@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ematix_flow.errors import UsageError
+from ematix_flow.ops.discovery import Found
 from ematix_flow.ops.output import by_name, counted, table
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.batches import Batches
@@ -61,7 +62,7 @@ class State:
     """What this disk has, compared to the state store; empty where the disk is the store."""
 
 
-def memory_of(spec: PipelineSpec) -> Memory:
+def memory_of(spec: Found) -> Memory:
     if spec.state_store.kind == "in_memory":
         raise UsageError(
             f"pipeline {spec.name!r} keeps its state in memory, and it is gone when the process ends",

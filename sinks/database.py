@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import (
     CHANGE,
-    EVENT_TIME,
     HIDDEN,
-    ORDER,
     PRESENT,
     ROW,
     Applied,
@@ -37,10 +35,10 @@ from ematix_flow.sinks.changes import (
     last_changes,
 )
 from ematix_flow.sinks.drift import TableColumn, Types
-from ematix_flow.sinks.ordering import latest_per_key, versions
+from ematix_flow.sinks.ordering import resolved
 from ematix_flow.sinks.refusing import refused_rows
 from ematix_flow.sinks.shape import Shape
-from ematix_flow.sinks.tables import IS_DELETED, MODES, Counted, Load, create_table, literal, quoted
+from ematix_flow.sinks.tables import IS_DELETED, MODES, SEEN_AT, Counted, Load, create_table, literal, quoted
 from ematix_flow.specs import CDC, Target
 from ematix_flow.state.fence import Fence
 from ematix_flow.state.kernel import GONE
@@ -292,7 +290,8 @@ class DatabaseSink(ABC):
         if self._mode != "merge":
             return f"({query.sql})"
         keys = ", ".join(map(quoted, self._shape.keys))
-        order = f"{quoted(query.order)} DESC" if query.order else keys
+        # Databases do not agree on where NULL stands; here it is the earliest.
+        order = f"{quoted(query.order)} IS NULL, {quoted(query.order)} DESC" if query.order else keys
         names = ", ".join(map(quoted, query.columns))
         ranked = f"SELECT q.*, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {order}) AS _flow_rank"
         return f"(SELECT {names} FROM ({ranked} FROM ({query.sql}) AS q) AS r WHERE _flow_rank = 1)"
@@ -322,10 +321,13 @@ class DatabaseSink(ABC):
     def _planned(self, db: Database, staged: Staged, source: str, batch: Batch) -> Load:
         columns = tuple(name for name in staged.columns if name not in HIDDEN)
         there = {column.name.lower() for column in self._columns(db)}
-        values = {"_loaded_at": f"{datetime.now(UTC):{self.moment}}", "_batch_id": f"{batch.pipeline}/{batch.number}"}
+        now, ttl = datetime.now(UTC), self._target.ttl
+        values = {"_loaded_at": f"{now:{self.moment}}", "_batch_id": f"{batch.pipeline}/{batch.number}"}
         filled = {name: literal(values[name]) for name in self._shape.audit(columns) if name in there}
         if self._target.handle_deletes == "soft" and self._mode == "merge":
             filled[IS_DELETED] = "FALSE"
+        if ttl is not None:
+            filled[SEEN_AT] = literal(values["_loaded_at"])
         return Load(
             self._located(db),
             source,
@@ -337,14 +339,14 @@ class DatabaseSink(ABC):
             decides=self._target.compare_columns,
             absent=self._target.handle_deletes or "",
             moment=literal(values["_loaded_at"]),
+            stale=literal(f"{now - ttl:{self.moment}}") if ttl is not None else "",
         )
 
     def _resolved(self, rows: DataFrame) -> DataFrame:
-        resolved = {"merge": latest_per_key, "scd2": versions}.get(self._mode)
         if CHANGE in rows.columns:
             gathered = every_change if self._mode == "scd2" else last_changes
             return gathered(rows, self._shape.keys)
-        return resolved(rows, self._shape.keys) if resolved else rows.drop(EVENT_TIME, ORDER)
+        return resolved(rows, self._target)
 
     def _create_fences(self, db: Database) -> None:
         db.execute(_FENCES)

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ematix_flow.connections import DeltaLocalConnection
-from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, ORDER, PRESENT, ROW, Applied, Batch, Capabilities, Staged
+from ematix_flow.sinks.base import AT, CHANGE, PRESENT, ROW, Applied, Batch, Capabilities, Staged
 from ematix_flow.sinks.changes import UPSERT, gate_name, last_changes
 from ematix_flow.sinks.delta_changes import Door
 from ematix_flow.sinks.delta_modes import MODES, Load
 from ematix_flow.sinks.delta_table import DeltaTable, write_errors_in_words
 from ematix_flow.sinks.delta_types import TYPES
 from ematix_flow.sinks.drift import TableColumn
-from ematix_flow.sinks.ordering import latest_per_key, versions
+from ematix_flow.sinks.ordering import resolved
 from ematix_flow.sinks.shape import Shape
+from ematix_flow.sinks.tables import IS_DELETED, SEEN_AT
 from ematix_flow.specs import CDC, Target
 from ematix_flow.state.fence import Fence
 from ematix_flow.state.kernel import GONE
@@ -35,12 +36,13 @@ class DeltaSink:
         transactional=True,
         modes=frozenset(MODES),
         visibility="a batch appears whole, with its fence, in one commit of the table's log",
+        refines=True,
         takes_changes=frozenset({"merge"}),
         refuses=True,
     )
 
     def __init__(self, target: Target, connection: DeltaLocalConnection, name: str) -> None:
-        self._name, self._mode = name, target.mode
+        self._name, self._mode, self._target = name, target.mode, target
         self._shape = Shape(target, name, TYPES)
         parts = (target.table.schema, target.table.name) if target.table else ()
         # Absolute, because Spark would write below the folder in which its Java process was started.
@@ -90,11 +92,7 @@ class DeltaSink:
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
         self._session = rows.sparkSession
         folder = batch.scratch(self._name)
-        resolved = {"merge": latest_per_key, "scd2": versions}.get(self._mode)
-        if CHANGE in rows.columns:
-            rows = last_changes(rows, self._shape.keys)
-        else:
-            rows = resolved(rows, self._shape.keys) if resolved else rows.drop(EVENT_TIME, ORDER)
+        rows = last_changes(rows, self._shape.keys) if CHANGE in rows.columns else resolved(rows, self._target)
         rows.write.mode("overwrite").option("compression", "snappy").parquet(str(folder))
         return Staged(folder, tuple(rows.columns))
 
@@ -132,17 +130,31 @@ class DeltaSink:
             return Applied(done=False)
         rows = self._read(staged).drop(ROW)
         batch.reached("apply/before-commit")
+        now, target = datetime.now(UTC), self._target
+        load = Load(
+            table,
+            rows,
+            application,
+            fence.batch,
+            self._shape.keys,
+            self._filled(rows, batch, now),
+            updates=target.update_columns,
+            decides=target.compare_columns,
+            absent=target.handle_deletes or "",
+            moment=now,
+            stale=now - target.ttl if target.ttl else None,
+        )
         with write_errors_in_words(self._path, batch.number):
-            filled = self._filled(rows, batch)
-            MODES[self._mode](Load(table, rows, application, fence.batch, self._shape.keys, filled))
+            counts = MODES[self._mode](load)
         shutil.rmtree(staged.folder)
-        return Applied(done=True)
+        return Applied(done=True, counts=counts)
 
     def _apply_changes(
         self, table: DeltaTable, staged: Staged, batch: Batch, fence: Fence, application: str
     ) -> Applied:
         rows, gate = self._read(staged).drop(ROW), self._gate()
-        load = Load(table, rows, application, fence.batch, self._shape.keys, self._filled(rows, batch))
+        filled = self._filled(rows, batch, datetime.now(UTC))
+        load = Load(table, rows, application, fence.batch, self._shape.keys, filled)
         door = Door(load, gate, (self._changes.soft_delete_column if self._changes else None) or "")
         done = not fence.passed(fence.generation, table.newest_transaction(application))
         counts: Counter[str] = Counter()
@@ -156,11 +168,14 @@ class DeltaSink:
         shutil.rmtree(staged.folder)
         return Applied(done=done, changes=counts)
 
-    def _filled(self, rows: DataFrame, batch: Batch) -> dict[str, Column]:
+    def _filled(self, rows: DataFrame, batch: Batch, now: datetime) -> dict[str, Column]:
         from pyspark.sql import functions as F
 
-        values = {"_loaded_at": F.lit(datetime.now(UTC)), "_batch_id": F.lit(f"{batch.pipeline}/{batch.number}")}
-        return {name: values[name] for name in self._shape.audit(rows.columns) if name in self._columns}
+        values = {"_loaded_at": F.lit(now), "_batch_id": F.lit(f"{batch.pipeline}/{batch.number}")}
+        filled = {name: values[name] for name in self._shape.audit(rows.columns) if name in self._columns}
+        if self._target.handle_deletes == "soft" and self._mode == "merge":
+            filled[IS_DELETED] = F.lit(False)
+        return filled | ({SEEN_AT: F.lit(now)} if self._target.ttl else {})
 
     def _read(self, staged: Staged) -> DataFrame:
         return self._table().session.read.parquet(str(staged.folder))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import SchemaDrift
-from ematix_flow.sinks.widening import spark_named
+from ematix_flow.sinks.widening import name_of, spark_named, widened
 from ematix_flow.types import String
 
 if TYPE_CHECKING:
@@ -83,6 +83,18 @@ class _Verdict:
     added: TableColumn | None = None
     widened: TableColumn | None = None
     difference: str = ""
+
+
+def unless_text(staged_as: Meet) -> Meet:
+    """How columns widen in a database in which every value could be a text, but a column must not become one."""
+
+    def wider(column: TableColumn, given: TableColumn) -> DataType | None:
+        fitting = staged_as(column, given)
+        if fitting is not None or name_of(column.type) == "string":
+            return fitting
+        return widened(column.type, given.type)
+
+    return wider
 
 
 def of_rows(schema: StructType) -> list[TableColumn]:

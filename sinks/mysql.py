@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.connections import MySQLConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks import mysql_types
-from ematix_flow.sinks.base import ROW, Batch, SchemaDrift, Staged, TargetRefused, TargetUnavailable
+from ematix_flow.sinks.base import ROW, Batch, SchemaDrift, Staged, TargetRefused
 from ematix_flow.sinks.copying import COPY, Copied, StagedTable, copied, staging_name
-from ematix_flow.sinks.database import Database, DatabaseSink, Query
+from ematix_flow.sinks.database import Database, Query
 from ematix_flow.sinks.drift import TableColumn
 from ematix_flow.sinks.mysql_address import connected, understood
 from ematix_flow.sinks.mysql_load import WRONG, ingest
+from ematix_flow.sinks.server import ServerSink
 from ematix_flow.sinks.tables import Dialect, Load, quoted
 from ematix_flow.sinks.widening import name_of
 from ematix_flow.specs import Target
@@ -75,7 +76,7 @@ class _Connection:
             self._db.close()
 
 
-class MySQLSink(DatabaseSink):
+class MySQLSink(ServerSink):
     product = "MySQL"
     moment = "%Y-%m-%d %H:%M:%S.%f"
     types = mysql_types.TYPES
@@ -114,12 +115,6 @@ class MySQLSink(DatabaseSink):
         """A database that is still to be made cannot be entered."""
         if db.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (self._schema,)).fetchone():
             db.execute(f"USE {quoted(self._schema)}")
-
-    def _located(self, db: Database) -> str:
-        return self._qualified(self._ref.name)
-
-    def _qualified(self, table: str) -> str:
-        return f"{quoted(self._schema)}.{quoted(table)}"
 
     def _columns(self, db: Database) -> list[TableColumn]:
         place = (self._schema, self._ref.name)
@@ -207,20 +202,6 @@ class MySQLSink(DatabaseSink):
     def _words(self, error: Exception) -> str:
         words = str(error.args[-1] if error.args else error).splitlines()[0]
         return f"{words} ({_code(error)})" if _code(error) else words
-
-    def _failure(self, error: Exception) -> FlowError:
-        if self._busy(error):
-            return self._unavailable(self._words(error))
-        return FlowError(
-            f"{self.product} fails at table {self._ref.full_name} in {self._path}: {self._words(error)}",
-            next_step="check user, password and database, and what the user may do; nothing of the batch was written",
-        )
-
-    def _unavailable(self, words: str) -> TargetUnavailable:
-        return TargetUnavailable(
-            f"{self.product} at {self._path} cannot take the batch now: {words}",
-            next_step="see whether the server runs and can be reached; the batch is tried again",
-        )
 
     # The calls of the commit protocol.
 
@@ -338,10 +319,6 @@ class MySQLSink(DatabaseSink):
     def _enter_for_query(self, db: Database) -> None:
         if self._address.database:
             db.execute(f"USE {quoted(self._address.database)}")
-
-    def _staged_rows(self, db: Database, staged: Staged, source: str) -> int:
-        assert isinstance(staged, Loaded)
-        return staged.copied.rows
 
     def _create_fences(self, db: Database) -> None:
         # Without asking first, also somebody who may not create a database would have to.

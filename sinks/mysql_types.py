@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import FlowError
-from ematix_flow.sinks.drift import TableColumn, Types
-from ematix_flow.sinks.widening import holds, name_of, spark_named, widened
+from ematix_flow.sinks.drift import TableColumn, Types, unless_text
+from ematix_flow.sinks.widening import holds, name_of, spark_named
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -116,11 +116,4 @@ def _staged_as(column: TableColumn, given: TableColumn) -> DataType | None:
     return column.type if holds(column.type, given.type) else None
 
 
-def _widened(column: TableColumn, given: TableColumn) -> DataType | None:
-    fitting = _staged_as(column, given)
-    if fitting is not None or name_of(column.type) == "string":
-        return fitting
-    return widened(column.type, given.type)
-
-
-TYPES = Types(named=column_type, staged_as=_staged_as, widened=_widened)
+TYPES = Types(named=column_type, staged_as=_staged_as, widened=unless_text(_staged_as))

@@ -28,6 +28,7 @@ SINKS: dict[str, Any] = {
     "object_store_local": FilesSink,
     "kafka": KafkaSink,
 }
+_REFINING = ("update_columns", "compare_columns", "handle_deletes", "ttl")
 # Where a pipeline has the choice.
 EXACTLY_ONCE: dict[str, Any] = {"kafka": TransactionalKafkaSink}
 
@@ -76,7 +77,7 @@ def sink_type(target: Target, delivery: str = "at_least_once") -> Any:
     modes = SINKS[kind].capabilities.modes
     if target.mode not in modes:
         raise NotBuilt(f"mode {target.mode!r} on {kind!r}", instead=f"modes built so far: {', '.join(sorted(modes))}")
-    refined = [option for option in ("update_columns", "compare_columns", "handle_deletes") if getattr(target, option)]
+    refined = [option for option in _REFINING if getattr(target, option)]
     if refined and not SINKS[kind].capabilities.refines:
-        raise NotBuilt(f"{', '.join(refined)} on {kind!r}", instead="on SQL databases it runs")
+        raise NotBuilt(f"{', '.join(refined)} on {kind!r}", instead="on SQL databases and Delta it runs")
     return EXACTLY_ONCE.get(kind, SINKS[kind]) if delivery == "exactly_once" else SINKS[kind]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import EVENT_TIME, HIDDEN, ORDER
+from ematix_flow.specs import Target
 from ematix_flow.table import SCD2_COLUMNS, VALID_FROM
 
 if TYPE_CHECKING:
@@ -17,17 +18,28 @@ if TYPE_CHECKING:
 ROW_HASH = "row_hash"
 
 
+def resolved(rows: DataFrame, target: Target) -> DataFrame:
+    """The rows of a batch that count, as the mode of the target has it."""
+    if target.mode == "merge":
+        return latest_per_key(rows, target.merge_keys)
+    if target.mode == "scd2":
+        return versions(rows, target.merge_keys, target.compare_columns)
+    return rows.drop(EVENT_TIME, ORDER)
+
+
 def latest_per_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """One row per key: the last by event time, then by order, without these two columns."""
     return _last(rows, keys, (EVENT_TIME, ORDER)).drop(EVENT_TIME, ORDER)
 
 
-def versions(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """One row per key and event time: the last by order, with `valid_from` and `row_hash` instead of these two."""
+def versions(rows: DataFrame, keys: Sequence[str], compared: Sequence[str] = ()) -> DataFrame:
+    """One row per key and event time: the last by order, with `valid_from` and `row_hash` instead of these two. Where
+    columns to compare are named, only they tell one version from another."""
     added = {column.name for column in SCD2_COLUMNS}
     plain = rows.drop(*(name for name in rows.columns if name.lower() in added))
     last = _last(plain, (*keys, EVENT_TIME), (ORDER,))
-    content = [name for name in plain.columns if name.lower() not in {key.lower() for key in keys}]
+    fixed, chosen = {key.lower() for key in keys}, {name.lower() for name in compared}
+    content = [n for n in plain.columns if n.lower() not in fixed and (not chosen or n.lower() in chosen)]
     hashed = last.withColumns({VALID_FROM: last[EVENT_TIME], ROW_HASH: row_hash(last, content)})
     return hashed.drop(EVENT_TIME, ORDER)
 

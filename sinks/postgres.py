@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 from ematix_flow.connections import PostgresConnection
 from ematix_flow.errors import FlowError, MissingExtra
 from ematix_flow.sinks import postgres_types
-from ematix_flow.sinks.base import Batch, SchemaDrift, Staged, TargetUnavailable
+from ematix_flow.sinks.base import Batch, SchemaDrift, Staged
 from ematix_flow.sinks.copying import COPY, Copied, StagedTable, copied, staging_name
-from ematix_flow.sinks.database import Database, DatabaseSink, Query, first_line, transaction
+from ematix_flow.sinks.database import Database, Query, first_line, transaction
 from ematix_flow.sinks.drift import TableColumn
 from ematix_flow.sinks.postgres_copy import ingest
 from ematix_flow.sinks.postgres_types import max_length, spark_type
+from ematix_flow.sinks.server import ServerSink
 from ematix_flow.sinks.tables import Dialect, Load, quoted
 from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
@@ -50,7 +51,7 @@ WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped AND a
 ORDER BY a.attnum"""
 
 
-class PostgresSink(DatabaseSink):
+class PostgresSink(ServerSink):
     product = "PostgreSQL"
     # Waiting for whoever holds a lock has an end.
     begin = "BEGIN; SET LOCAL lock_timeout = '30s'; SET LOCAL TIME ZONE 'UTC'"
@@ -75,12 +76,6 @@ class PostgresSink(DatabaseSink):
             found = db.execute("SELECT current_schema()").fetchone()
             self._schema = (found and found[0]) or "public"
         return cast(Database, db)
-
-    def _located(self, db: Database) -> str:
-        return self._qualified(self._ref.name)
-
-    def _qualified(self, table: str) -> str:
-        return f"{quoted(self._schema)}.{quoted(table)}"
 
     def _columns(self, db: Database) -> list[TableColumn]:
         return [
@@ -119,20 +114,6 @@ class PostgresSink(DatabaseSink):
 
     def _busy(self, error: Exception) -> bool:
         return is_passing(error)
-
-    def _failure(self, error: Exception) -> FlowError:
-        if self._busy(error):
-            return self._unavailable(first_line(error))
-        return FlowError(
-            f"{self.product} fails at table {self._ref.full_name} in {self._path}: {first_line(error)}",
-            next_step="check user, password and database, and what the user may do; nothing of the batch was written",
-        )
-
-    def _unavailable(self, words: str) -> TargetUnavailable:
-        return TargetUnavailable(
-            f"{self.product} at {self._path} cannot take the batch now: {words}",
-            next_step="see whether the server runs and can be reached; the batch is tried again",
-        )
 
     # The calls of the commit protocol.
 
@@ -185,10 +166,6 @@ class PostgresSink(DatabaseSink):
         # Of what is not copied nobody knows whether it is NULL.
         unknown = Copied((), 0, frozenset(query.columns))
         return StagedTable(Path(), query.columns, table="", schema=StructType(), copied=unknown)
-
-    def _staged_rows(self, db: Database, staged: Staged, source: str) -> int:
-        assert isinstance(staged, StagedTable)
-        return staged.copied.rows
 
     def _planned(self, db: Database, staged: Staged, source: str, batch: Batch) -> Load:
         assert isinstance(staged, StagedTable)

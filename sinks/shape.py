@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import SchemaDrift
 from ematix_flow.sinks.drift import Fit, TableColumn, Types, fit, of_declared, of_rows
-from ematix_flow.sinks.tables import IS_DELETED
+from ematix_flow.sinks.tables import IS_DELETED, SEEN_AT
 from ematix_flow.specs import Target
 from ematix_flow.table import AUDIT_COLUMNS, SCD2_COLUMNS, VALID_FROM, Column, TableDefinition
-from ematix_flow.types import Boolean
+from ematix_flow.types import Boolean, TimestampTZ
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -85,9 +85,10 @@ class Shape:
 
     @property
     def _flags(self) -> tuple[Column, ...]:
-        """Columns that a way of deleting needs."""
+        """Columns that a way of deleting or closing needs."""
         soft = self.target.handle_deletes == "soft" and self.target.mode == "merge"
-        return (Column(Boolean(), name=IS_DELETED),) if soft else ()
+        flag = (Column(Boolean(), name=IS_DELETED),) if soft else ()
+        return (Column(TimestampTZ(), name=SEEN_AT),) if self.target.ttl else flag
 
     def fitted(self, rows: Sequence[TableColumn], found: Sequence[TableColumn]) -> Fit:
         """How rows go into the table that was found."""
@@ -98,10 +99,16 @@ class Shape:
         if missing := [f"column {n}, which scd2 fills, is not in the table" for n in history if n not in there]:
             raise SchemaDrift(self.name, missing)
         audit = self.audit([column.name for column in rows])
-        own = [c for c in AUDIT_COLUMNS if c.name in audit] + list(self._flags)
-        fitted = fit(self.name, [*rows, *of_declared(own)], found, self.target.on_drift, self.types, filled=history)
+        own, flags = [c for c in AUDIT_COLUMNS if c.name in audit], of_declared(self._flags)
+        filled = (*history, *(column.name for column in flags))
+        fitted = fit(self.name, [*rows, *of_declared(own)], found, self.target.on_drift, self.types, filled=filled)
         names = {column.name for column in own}
-        return replace(fitted, rows=StructType([f for f in fitted.rows.fields if f.name not in names]))
+        return replace(
+            fitted,
+            rows=StructType([f for f in fitted.rows.fields if f.name not in names]),
+            # Whoever asks for a way of deleting asks for its column.
+            added=(*fitted.added, *(column for column in flags if column.name not in there)),
+        )
 
     def _check_keys(self, rows: Sequence[TableColumn]) -> None:
         names = {column.name.lower() for column in rows}

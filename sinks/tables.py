@@ -12,6 +12,8 @@ from ematix_flow.table import VALID_FROM
 TIMELINE = "_flow_timeline"
 IS_DELETED = "_is_deleted"
 """Column that a soft delete flips."""
+SEEN_AT = "_seen_at"
+"""Column that tells when the source showed the key of a version last, for targets with a `ttl`."""
 
 
 class Counted(str):
@@ -66,6 +68,8 @@ class Load:
     """What becomes of rows whose key no staged row has: nothing, `hard` or `soft`."""
     moment: str = ""
     """Now, as a literal; for rows that are closed."""
+    stale: str = ""
+    """A time as a literal: versions that scd2 holds open are closed if their key was not shown since."""
     identity: tuple[str, ...] = ()
     """What tells the rows of the table apart, quoted, in a database that cannot delete by a join."""
 
@@ -137,9 +141,12 @@ class Load:
         return f"{target} WHERE {self.without_match('')}"
 
     def update_absent(self, values: Mapping[str, str], what: str) -> str:
+        return self.update_all(values, self.without_match(what))
+
+    def update_all(self, values: Mapping[str, str], where: str) -> str:
         prefix = "t." if self.dialect.joins_first else ""
         assigned = ", ".join(f"{prefix}{quoted(name)} = {value}" for name, value in values.items())
-        return f"UPDATE {self.table} AS t SET {assigned} WHERE {self.without_match(what)}"
+        return f"UPDATE {self.table} AS t SET {assigned} WHERE {where}"
 
     def _compared(self, alias: str, name: str) -> str:
         return self.compared.get(name, "{}").format(f"{alias}.{quoted(name)}")
@@ -181,9 +188,6 @@ def scd2(load: Load) -> list[str]:
     ended_at_once = Counted(load.delete(f"{at_same_time} AND s.{GONE}"), "deleted") if load.withdraws else ""
     placed = f"n.existed = 0{staying} AND {load.same_key('n', 's')} AND n.valid_from = s.valid_from"
     end = {"valid_to": "n.valid_to", "is_current": "n.valid_to IS NULL"}
-    closing = (
-        load.update_absent({"valid_to": load.moment, "is_current": "FALSE"}, "t.is_current") if load.absent else ""
-    )
     moved = load.dialect.differs.format("t.valid_to", "n.valid_to")
     ended = f"n.existed = 1 AND {load.same_key('t', 'n')} AND t.valid_from = n.valid_from AND {moved}"
     return [
@@ -194,8 +198,32 @@ def scd2(load: Load) -> list[str]:
         Counted(f"{load.insert(end)} JOIN {TIMELINE} AS n ON {placed}", "inserted"),
         Counted(load.update_from(TIMELINE, "n", end, ended), "closed"),
         f"{load.dialect.drop_temporary} {TIMELINE}",
-        *([Counted(closing, "closed")] if closing else []),
+        *_closing(load),
     ]
+
+
+def _closing(load: Load) -> list[str]:
+    """Versions whose key the source no longer shows end now; a key that it shows again goes on."""
+    if not load.absent and not load.stale:
+        return []
+    closed = {"valid_to": load.moment, "is_current": "FALSE"}
+    statements: list[str] = []
+    if load.absent:
+        statements.append(Counted(load.update_absent(closed, "t.is_current"), "closed"))
+    if load.stale:
+        seen = {SEEN_AT: load.moment}
+        statements += [
+            # The time of a version that was there before the ttl begins now.
+            load.update_all(seen, f"t.is_current AND t.{quoted(SEEN_AT)} IS NULL"),
+            load.update_from(load.source, "s", seen, f"{load.same_key('t', 's')} AND t.is_current"),
+            Counted(load.update_all(closed, f"t.is_current AND t.{quoted(SEEN_AT)} < {load.stale}"), "closed"),
+        ]
+    keys = ", ".join(map(quoted, load.keys))
+    ranked = f"SELECT *, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY valid_from DESC) AS _flow_rank FROM"
+    last = replace(load, source=f"(SELECT * FROM ({ranked} {load.source} AS r) AS q WHERE _flow_rank = 1)")
+    again = last.insert({VALID_FROM: load.moment, "valid_to": "NULL", "is_current": "TRUE"})
+    open_now = f"SELECT 1 FROM {load.table} AS t WHERE {load.same_key('t', 's')} AND t.is_current"
+    return [*statements, Counted(f"{again} WHERE NOT EXISTS ({open_now})", "inserted")]
 
 
 def _timeline(load: Load) -> str:

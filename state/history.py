@@ -51,6 +51,11 @@ class Run:
 
 def recorded(spec: PipelineSpec, work: Callable[[], RunResult]) -> RunResult:
     """Do the work, and leave a record of it. That a record could not be written is a warning and no more."""
+    return recorded_as(spec, work)[0]
+
+
+def recorded_as(spec: PipelineSpec, work: Callable[[], RunResult]) -> tuple[RunResult, str]:
+    """The same, with the id of the run."""
     run = _begun(spec)
     try:
         result = work()
@@ -61,7 +66,11 @@ def recorded(spec: PipelineSpec, work: Callable[[], RunResult]) -> RunResult:
     status = counters.pop("status")
     del counters["pipeline"]
     _ended(spec, run, status=status, counters=counters)
-    return result
+    return result, run.run_id if run else new_run_id()
+
+
+def new_run_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(2)}"
 
 
 def runs_of(memory: Memory) -> list[Run]:
@@ -80,8 +89,7 @@ def _begun(spec: PipelineSpec) -> Run | None:
     """None if there is, or can be, no record of it."""
     if spec.state_store.kind == "in_memory":
         return None
-    now = datetime.now(UTC)
-    run = Run(f"{now:%Y%m%d-%H%M%S-%f}-{secrets.token_hex(2)}", spec.name, now, Holder.here())
+    run = Run(new_run_id(), spec.name, datetime.now(UTC), Holder.here())
     return run if _written(spec, run, first=True) else None
 
 

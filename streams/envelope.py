@@ -21,6 +21,7 @@ from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.specs.fields import SQL_KINDS
+from ematix_flow.state.kernel import GONE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -131,6 +132,8 @@ class Decoded:
     number: Column | None = None
     part: Column | None = None
     """Where Spark may bring the rows of a repeated batch in another order of tasks, see `NUMBER` and `PART`."""
+    gone: Column | None = None
+    """Whether the row was deleted in the source; targets of mode merge take it away."""
     timed: bool = False
     """The time of arrival is a column of the rows, so that nobody has to be asked for that of a bad row."""
     beside: Mapping[str, Column] = field(default_factory=dict)
@@ -251,6 +254,7 @@ def wrapped(
         KEY: record,
         NUMBER: number if carried.number else None,
         PART: part if carried.part else None,
+        GONE: decoded.gone,
         TOMBSTONE: F.coalesce(decoded.wrong & nothing, F.lit(False)) if carried.changes else None,
     }
     columns |= {name: column for name, column in ours.items() if column is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -59,9 +60,19 @@ def _place(connection: str | Connection) -> tuple[str, str]:
     return connection.kind, str(getattr(connection, "url", "") or getattr(connection, "path", ""))
 
 
-def run_in_database(spec: PipelineSpec, renamed: Mapping[str, str], *, of_table: bool) -> RunResult:
-    """`renamed` is column of the target -> column of the source; `of_table` says that only those are wanted that the
-    targets have."""
+@dataclass(frozen=True)
+class Wanted:
+    """Which columns of the rows go on, and under which names."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Column of the target -> column of the source."""
+    of_table: bool = False
+    """Only those that the targets have."""
+    only_orders: str = ""
+    """The column of the event time, if no target has it."""
+
+
+def run_in_database(spec: PipelineSpec, wanted: Wanted) -> RunResult:
     began, generation = time.monotonic(), uuid4().hex
     source = spec.sources[0]
     looked = DatabaseSource.look(source, connect(source.connection), spec.source_names[0])
@@ -69,7 +80,7 @@ def run_in_database(spec: PipelineSpec, renamed: Mapping[str, str], *, of_table:
     for name, target in zip(spec.target_names, spec.targets, strict=True):
         sink = open_sink(target, name)
         assert isinstance(sink, DatabaseSink)
-        query, types = _query(looked, target, renamed, source.event_time_column or "", of_table=of_table)
+        query, types = _query(looked, target, wanted, source.event_time_column or "")
         sink.prepare(spark_schema(types))
         batch = Batch(spec.name, generation, 0, scratch=lambda part: home() / part, reached=lambda p: reached(p, 0))
         applied = sink.load_query(query, batch, batch.fence(name))
@@ -85,14 +96,13 @@ def run_in_database(spec: PipelineSpec, renamed: Mapping[str, str], *, of_table:
     )
 
 
-def _query(
-    looked: Looked, target: Target, renamed: Mapping[str, str], order: str, *, of_table: bool
-) -> tuple[Query, list[tuple[str, DataType]]]:
+def _query(looked: Looked, target: Target, wanted: Wanted, order: str) -> tuple[Query, list[tuple[str, DataType]]]:
     """The SELECT for a target, and the columns that it gives."""
+    renamed = wanted.renamed
     held = {column.name.lower(): column for column in looked.columns}
     definition = target.table.definition if target.table else None
-    names = [column.name for column in looked.columns]
-    if definition and (of_table or renamed):
+    names = [column.name for column in looked.columns if column.name.lower() != wanted.only_orders.lower()]
+    if definition and (wanted.of_table or renamed):
         names = [name for name in definition.column_names if renamed.get(name, name).lower() in held]
     given = {name: held[renamed.get(name, name).lower()] for name in names}
     quoted = looked.database.quoted

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from ematix_flow.config import connect
-from ematix_flow.errors import NotBuilt
-from ematix_flow.specs import PipelineSpec, Target
+from ematix_flow.specs import PipelineSpec, StateStore, Target
+from ematix_flow.state.store import open_store
+from ematix_flow.streams.columns import quoted
+from ematix_flow.streams.envelope import IS_GOOD, Carried
+from ematix_flow.streams.needs import jar_groups_of
 from ematix_flow.streams.session import session_for
 from ematix_flow.streams.sources.database.base import arrow_schema
 from ematix_flow.streams.sources.database.source import DATABASES, DatabaseSource
+from ematix_flow.streams.sources.opening import open_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,26 +23,41 @@ if TYPE_CHECKING:
 
 def first_rows(spec: PipelineSpec, rows: int, spark: SparkSession | None) -> list[dict[str, Any]]:
     """Through the transform and the normalizers of the first target."""
+    session = session_for(spec.spark, jar_groups=jar_groups_of(spec), spark=spark)
+    from_database = spec.sources[0].kind in DATABASES
+    found = _selected(spec, rows, session) if from_database else _streamed(spec, rows, session)
+    if spec.transform.sql:
+        found = session.sql(spec.transform.sql.replace(" FROM source", " FROM {source}"), source=found)
+    return [row.asDict(recursive=True) for row in _normalized(found, spec.targets[0]).limit(rows).collect()]
+
+
+def _streamed(spec: PipelineSpec, rows: int, session: SparkSession) -> DataFrame:
+    """What a first run would begin with. Its state is forgotten at once."""
+    name, nowhere = f"preview_{uuid4().hex}", spec.model_copy(update={"state_store": StateStore(kind="in_memory")})
+    with closing(open_store(nowhere)) as store:
+        source = open_source(nowhere, 0, store, session)
+        columns = [quoted(column) for column in source.payload_schema.fieldNames()]
+        good = source.read(session, Carried()).where(IS_GOOD).select(*columns).limit(rows)
+        writer = good.writeStream.format("memory").queryName(name)
+        writer.option("checkpointLocation", str(store.checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    return session.table(name)
+
+
+def _selected(spec: PipelineSpec, rows: int, session: SparkSession) -> DataFrame:
     import pyarrow as pa
     from pyspark.sql import functions as F
 
     source = spec.sources[0]
-    if source.kind not in DATABASES:
-        raise NotBuilt(f"a preview of {source.kind!r}", instead="previews of databases run")
     looked = DatabaseSource.look(source, connect(source.connection), spec.source_names[0])
     database = looked.database
     chosen = ", ".join(f"{column.expression} AS {database.quoted(column.name)}" for column in looked.columns)
     schema = arrow_schema([(column.name, column.wire) for column in looked.columns])
     with database.in_words():
         batches = list(database.batches(f"SELECT {chosen} FROM {looked.relation} LIMIT {rows:d}", schema, ""))
-    session = session_for(spec.spark, spark=spark)
     found = session.createDataFrame(pa.Table.from_batches(batches, schema=schema))
-    typed = found.select(
+    return found.select(
         *(F.col(f"`{column.name}`").try_cast(column.type).alias(column.name) for column in looked.columns)
     )
-    if spec.transform.sql:
-        typed = session.sql(spec.transform.sql.replace(" FROM source", " FROM {source}"), source=typed)
-    return [row.asDict(recursive=True) for row in _normalized(typed, spec.targets[0]).limit(rows).collect()]
 
 
 def _normalized(rows: DataFrame, target: Target) -> DataFrame:

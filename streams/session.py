@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,6 +72,8 @@ _DELTA_STATIC = {
 }
 # Delta looks at a table's log with a Spark job of 50 tasks; the logs of most tables fit into two.
 _DELTA_PER_RUN = {"spark.databricks.delta.snapshotPartitions": "2"}
+# Marks a context whose Java process this one has started.
+_OURS = "_ematix_flow_started"
 # Settings that hold a list: what the user's `[spark] conf` names is added to ours.
 _LISTS = ("spark.jars", "spark.sql.extensions")
 # Renames within one disk need neither a copy nor an abort protocol.
@@ -128,6 +130,9 @@ def session_for(
         # They print every error that Spark raises, with its Java stack, although it is raised as well.
         logging.getLogger(echo).setLevel(logging.CRITICAL + 1)
     base = spark or SparkSession.getActiveSession() or _started() or _start(settings, jar_groups)
+    lacks = any(not _ASKED[group](base) for group in jar_groups if group in _ASKED)
+    if lacks and spark is None and _is_ours_and_idle(base):
+        base = _started_anew(settings, {*jar_groups, *(group for group in _ASKED if _ASKED[group](base))})
     if "delta" in jar_groups and not _has_delta(base):
         raise DeltaMissing
     if "kafka" in jar_groups and not _has_kafka(base):
@@ -144,6 +149,25 @@ def session_for(
     return session
 
 
+def _is_ours_and_idle(session: SparkSession) -> bool:
+    """Whether this process started its JVM, and no pipeline runs in it."""
+    ours = getattr(session.sparkContext, _OURS, False)
+    return bool(ours and session._jsparkSession.sharedState().activeStreamingQueries().isEmpty())  # noqa: SLF001
+
+
+def _started_anew(settings: SparkSettings, jar_groups: Collection[str]) -> SparkSession:
+    """Java takes no libraries while it runs, so that a script whose second pipeline needs more gets another one."""
+    from pyspark import SparkContext
+
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway  # noqa: SLF001
+    assert context is not None
+    assert gateway is not None
+    context.stop()
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    return _start(settings, jar_groups)
+
+
 def _has_delta(session: SparkSession) -> bool:
     return all(value in (session.conf.get(key, "") or "") for key, value in _DELTA_STATIC.items())
 
@@ -157,6 +181,10 @@ def _has_kafka(session: SparkSession) -> bool:
     except Py4JJavaError:
         return False
     return True
+
+
+_ASKED: dict[str, Callable[[SparkSession], bool]] = {"delta": _has_delta, "kafka": _has_kafka}
+"""Groups of libraries -> whether a session has them."""
 
 
 def _started() -> SparkSession | None:
@@ -193,7 +221,9 @@ def _start(settings: SparkSettings, jar_groups: Collection[str]) -> SparkSession
     try:
         with log.open("ab") as noise:
             gateway = launch_gateway(conf, {"stdout": noise, "stderr": noise})  # type: ignore[no-untyped-call]
-        return SparkSession(_context(conf, gateway))
+        context = _context(conf, gateway)
+        setattr(context, _OURS, True)
+        return SparkSession(context)
     except (PySparkException, OSError) as error:
         raise JavaMissing(
             f"Spark's Java process did not start ({str(error).splitlines()[0]})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ematix_flow.errors import DeclarationError, Problem
@@ -25,11 +26,15 @@ class FrameTransform:
         return self.call
 
 
-def deduplicate_by(*keys: str, order_by: str | None = None) -> FrameTransform:
+def deduplicate_by(
+    *columns: str | Sequence[str], keys: Sequence[str] = (), order_by: str | None = None
+) -> FrameTransform:
     """Keep one row per key: the first by `order_by` (Spark SQL, such as `updated_at DESC`).
 
-    Without `order_by` it is the first by the row's own content, so that the same rows always give the same result.
+    The columns of the key may stand alone or in a list. Without `order_by` it is the first by the row's own content, so
+    that the same rows always give the same result.
     """
+    keys = [name for one in (*columns, keys) for name in ([one] if isinstance(one, str) else one)]
     call = f"deduplicate_by({', '.join([*map(repr, keys), *([f'order_by={order_by!r}'] if order_by else [])])})"
     if not keys:
         raise DeclarationError(call, [Problem("keys", "none", allowed="one column or more")])

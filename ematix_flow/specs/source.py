@@ -53,6 +53,8 @@ class Source(Reading):
     """What to do when records of a Kafka topic are gone before they were read: fail, or go on without them."""
     start: PositionText | None = None
     """Where a pipeline without a checkpoint begins in Kafka: earliest, latest, a time, an offset, or `orders/0=5`."""
+    change_feed: Flag = False
+    """Read the change feed of a Delta table: rows that were changed or deleted after they had been read, too."""
     incremental_column: Name | None = None
     """Column of a database table or query that only grows, such as a number or a time; only what is new is read."""
     keys: Names = ()
@@ -91,6 +93,8 @@ class Source(Reading):
             yield Complaint(("on_data_loss",), f"has no meaning for {self.kind}, only for kafka")
         if self.start is not None and self.kind not in (None, "kafka"):
             yield Complaint(("start",), f"has no meaning for {self.kind}, only for kafka")
+        if self.change_feed and self.kind not in (None, *DELTA_KINDS):
+            yield Complaint(("change_feed",), f"has no meaning for {self.kind}, only for delta_local")
         if self.kind is None or self.kind in FILE_KINDS:
             return
         for option in ("csv_delimiter", "csv_header", "csv_quote", "csv_escape", "csv_null_value"):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, InstanceOf, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from ematix_flow.durations import Duration
 from ematix_flow.model import Complaint, Declared, check
 from ematix_flow.problems import complain, near, shown
 from ematix_flow.specs.fields import (
@@ -149,9 +150,11 @@ class Target(Declared):
     update_columns: Names = ()
     """The only columns that merge changes in a row that is there; without them, all but the keys."""
     compare_columns: Names = ()
-    """The only columns by which merge sees that a row has changed; without them, those that it would change."""
+    """The only columns by which merge and scd2 see that a row has changed; without them, all that could change."""
     handle_deletes: Literal["hard", "soft"] | None = None
     """What becomes of rows whose key a snapshot no longer has: gone, or `_is_deleted`; scd2 closes them either way."""
+    ttl: Duration | None = None
+    """How long scd2 keeps a version open whose key the source does not show: seconds, or such as "30d"."""
     on_drift: Literal["error", "evolve", "ignore"] = "error"
     """What to do when the rows no longer fit the table."""
     parquet_compression: Literal["uncompressed", "snappy", "gzip", "zstd"] | None = None
@@ -222,7 +225,12 @@ class Target(Declared):
 
     @check
     def _merge_has_something_to_refine(self) -> Iterator[Complaint]:
-        modes = {"update_columns": ("merge",), "compare_columns": ("merge",), "handle_deletes": ("merge", "scd2")}
+        modes = {
+            "update_columns": ("merge",),
+            "compare_columns": ("merge", "scd2"),
+            "handle_deletes": ("merge", "scd2"),
+            "ttl": ("scd2",),
+        }
         for option, fitting in modes.items():
             if getattr(self, option) and self.mode not in fitting:
                 yield Complaint((option,), f'has no meaning for mode = "{self.mode}"', " or ".join(fitting))

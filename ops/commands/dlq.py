@@ -10,7 +10,7 @@ import click
 
 from ematix_flow.errors import UsageError
 from ematix_flow.ops.commands.running import modules_option, which_pipeline
-from ematix_flow.ops.discovery import find_one
+from ematix_flow.ops.discovery import find_spec
 from ematix_flow.ops.dlq import (
     Box,
     all_boxes,
@@ -149,7 +149,7 @@ def replay_command(
     All pending ones, unless told which. What succeeds is in the targets once and is no letter any more; what fails
     again waits with one attempt more, and is parked after dlq_max_attempts. The pipeline itself may be running.
     """
-    spec = find_one(wanted, modules=modules, pipeline=pipeline)
+    spec = find_spec(wanted, modules=modules, pipeline=pipeline)
     refuse_what_cannot_run(spec)
     box = box_of(wanted, modules, pipeline)
     chosen = tuple(find_letter(id, [box])[1].id for id in ids) or None

@@ -10,7 +10,7 @@ import click
 from ematix_flow.errors import UsageError
 from ematix_flow.ops.commands.running import which_pipeline
 from ematix_flow.ops.commands.state import ask, yes_option
-from ematix_flow.ops.discovery import find_one
+from ematix_flow.ops.discovery import find_spec
 from ematix_flow.ops.dlq import moment
 from ematix_flow.ops.output import table
 from ematix_flow.ops.state import memory_of, time_text
@@ -55,7 +55,7 @@ def rewind_command(
             "rewind needs to know where to", next_step="add one of --to TIME, --to-batch N and --from-start"
         )
     since = None if time is None else moment(time)
-    spec = find_one(wanted, modules=modules, pipeline=pipeline)
+    spec = find_spec(wanted, modules=modules, pipeline=pipeline)
     if spec.transform.join is not None and spec.transform.window is not None:
         raise UsageError(
             f"{spec.name} is a join and a window, two queries whose batches are not the same, and they cannot be taken "

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from ematix_flow.errors import UsageError
-from ematix_flow.ops.discovery import find_one
+from ematix_flow.jobs import BatchPipeline
+from ematix_flow.ops.discovery import find_one, find_stream
 from ematix_flow.ops.dlq import position_text
 from ematix_flow.ops.failing import known_error, report
 from ematix_flow.ops.output import format_option
@@ -63,18 +64,28 @@ def run_command(
     begin: str | None,
     end: str | None,
     output_format: Format,
-) -> None:
+) -> int:
     """Run a pipeline; a later run goes on where this one ended.
 
-    Without --bounded it runs until SIGTERM or Ctrl-C, then finishes its batch, commits and exits 0.
+    Without --bounded it runs until SIGTERM or Ctrl-C, then finishes its batch, commits and exits 0. A batch pipeline
+    (@ematix.pipeline) ends when its input is done.
 
     With --from or --to it reads that range of its topics once, beside the pipeline, which may be running: a POSITION is
     earliest, latest, a time ("2026-01-31T08:00:00Z", "2h" ago), an offset, or offsets ("orders/0=5, orders/1=7").
     """
     spec = find_one(wanted, modules=modules, pipeline=pipeline)
+    if isinstance(spec, BatchPipeline):
+        from ematix_flow.ops.commands.batch import run_batch
+
+        if begin is not None or end is not None:
+            raise click.UsageError(
+                f"{spec.name} is a batch pipeline, which always reads all that is there; leave --from and --to out"
+            )
+        return run_batch(spec, output_format)
     wanted_range = Range.of(position_text(begin), position_text(end), spec, bounded=bounded)
     result = run(spec, settings, bounded=bounded, flush=flush, wanted=wanted_range)
     show(result_json(result) if output_format == "json" else result_text(result, spec))
+    return 0
 
 
 @click.command("consume")
@@ -129,7 +140,7 @@ def consume_command(
     When asked to stop it finishes its batch, commits and exits 0. The pipeline has a process of its own, which
     --restart-on-error starts again when it crashes or fails for a reason that may pass; other errors end the daemon.
     """
-    spec = find_one(wanted, modules=modules, pipeline=pipeline)
+    spec = find_stream(wanted, modules=modules, pipeline=pipeline)
     if lifeline is None:
         if max_restarts is not None and not restart_on_error:
             raise UsageError("--max-restarts counts what never happens", next_step="add --restart-on-error")

@@ -17,7 +17,7 @@ from ematix_flow.ops.output import as_json, by_name, format_option, table
 from ematix_flow.ops.settings import Format, Settings
 from ematix_flow.ops.state import memory_of, time_text
 from ematix_flow.ops.terminal import show
-from ematix_flow.specs import PipelineSpec, StateStore
+from ematix_flow.specs import StateStore
 from ematix_flow.state.history import KEPT, Run, runs_of
 from ematix_flow.state.home import home
 from ematix_flow.state.memory import Memory
@@ -94,7 +94,7 @@ def _runs(wanted: str | None, modules: tuple[str, ...], settings: Settings) -> I
 
 def _all_stores(modules: tuple[str, ...]) -> dict[str, StateStore]:
     """Of the pipelines that are declared here, and of those that have left runs on this disk."""
-    declared: list[PipelineSpec] = [spec for place in survey(modules) for spec in place.specs]
+    declared = [spec for place in survey(modules) for spec in place.specs]
     left = {unquote(folder.parent.name): StateStore() for folder in (home() / "state").glob(f"*/{RUNS}")}
     return left | {spec.name: spec.state_store for spec in declared}
 

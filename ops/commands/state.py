@@ -9,7 +9,7 @@ import click
 
 from ematix_flow.errors import UsageError
 from ematix_flow.ops.commands.running import which_pipeline
-from ematix_flow.ops.discovery import find_one
+from ematix_flow.ops.discovery import find_spec
 from ematix_flow.ops.output import as_json, counted, format_option
 from ematix_flow.ops.settings import Format
 from ematix_flow.ops.state import memory_of, size_text, state_facts, state_of, state_text
@@ -43,7 +43,7 @@ def show_command(wanted: str, modules: tuple[str, ...], pipeline: str | None, ou
 
     The pipeline may be running. Nothing is changed.
     """
-    state = state_of(find_one(wanted, modules=modules, pipeline=pipeline))
+    state = state_of(find_spec(wanted, modules=modules, pipeline=pipeline))
     show(as_json(state_facts(state)) if output_format == "json" else state_text(state))
 
 
@@ -55,7 +55,7 @@ def restore_command(wanted: str, modules: tuple[str, ...], pipeline: str | None,
 
     A pipeline does so by itself when it starts, unless its disk has a history of its own; then a person decides here.
     """
-    spec = find_one(wanted, modules=modules, pipeline=pipeline)
+    spec = find_spec(wanted, modules=modules, pipeline=pipeline)
     with closing(memory_of(spec)) as memory:
         if memory.vault is None or memory.vault.latest() is None:
             raise nothing_to_restore(memory)
@@ -78,6 +78,6 @@ def compact_command(wanted: str, modules: tuple[str, ...], pipeline: str | None)
 
     Generations are older after `flow rewind`. With a state store on the local disk, the pipeline must not be running.
     """
-    spec = find_one(wanted, modules=modules, pipeline=pipeline)
+    spec = find_spec(wanted, modules=modules, pipeline=pipeline)
     with closing(memory_of(spec)) as memory:
         show(f"{spec.name}: {size_text(compact(spec.name, memory))} given back in {memory.place}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ematix_flow.jobs import BatchPipeline
 from ematix_flow.ops.commands.running import which_pipeline
 from ematix_flow.ops.discovery import find
 from ematix_flow.ops.explaining import Explained, explain, explained_text
@@ -26,7 +27,9 @@ def validate_command(
     For each pipeline: its sources, transform and targets, and for each target the guarantee with its reason.
     Nothing is opened and Spark is not started.
     """
-    explained = [explain(spec) for spec in find(wanted, modules=modules, pipeline=pipeline)]
+    found = find(wanted, modules=modules, pipeline=pipeline)
+    # What a batch pipeline is, its function says.
+    explained = [explain(one.spec() if isinstance(one, BatchPipeline) else one) for one in found]
     problems = [problem for one in explained for problem in one.problems]
     if output_format == "json":
         show(as_json({"valid": not problems, "pipelines": [one.as_data() for one in explained]}))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class StreamSource(Protocol):
     replayable: ClassVar[bool]
-    """A batch that is planned again reads the same rows."""
+    """A batch that is planned again reads the same rows; of a snapshot, those that are there then."""
     ranged: ClassVar[bool]
     """It can be read from one place to another, and has `end_before`."""
     payload_format: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -35,7 +36,8 @@ class SourceChanged(FlowError):
     def __init__(self, words: str) -> None:
         super().__init__(
             f"a Delta source is read as a log of added rows, but rows of it were changed or deleted: {words}",
-            next_step="write the source in mode append, or reset the state of this pipeline to read all of it again",
+            next_step="read its change feed (delta.enableChangeDataFeed of the table, change_feed of the source), "
+            "write the source in mode append, or reset the state of this pipeline to read all of it again",
         )
 
     @classmethod
@@ -75,26 +77,49 @@ class DeltaSource:
     def read(self, session: SparkSession, carried: Carried) -> DataFrame:
         from pyspark.sql import functions as F
 
+        if self._source.change_feed:
+            return self._changes(session, carried)
         rows = session.readStream.format("delta").options(**self._limits()).load(str(self._path))
+        written = _times_of_files(F.input_file_name())
+        order = F.struct(
+            written.alias("time"), F.input_file_name().alias("file"), F.input_file_block_start().alias("block")
+        )
+        position = F.expr("concat(input_file_name(), '#', input_file_block_start())")
+        decoded = self._decoded(rows, written, order, position)
+        return wrapped(decoded, self.origin, carried, self.payload_schema, self._source.event_time_column)
+
+    def _changes(self, session: SparkSession, carried: Carried) -> DataFrame:
+        """What a row was before an update is of no use: the row that it becomes has the same key."""
+        from pyspark.sql import functions as F
+
+        reader = session.readStream.format("delta").option("readChangeFeed", "true").options(**self._limits())
+        rows = reader.load(str(self._path)).where("_change_type <> 'update_preimage'")
+        gone = F.col("_change_type") == "delete"
+        # An update of a key is a delete and an insert of one commit.
+        order = F.struct(F.col("_commit_version").alias("commit"), (~gone).alias("there"))
+        position = F.concat(F.lit("commit#"), F.col("_commit_version").cast("string"))
+        decoded = self._decoded(rows, F.col("_commit_timestamp"), order, position)
+        decoded = replace(decoded, gone=gone, timed=True)
+        return wrapped(decoded, self.origin, carried, self.payload_schema, self._source.event_time_column)
+
+    def _decoded(self, rows: DataFrame, arrived: Column, order: Column, position: Column) -> Decoded:
+        from pyspark.sql import functions as F
+
         fields = self.payload_schema.fields
         raw = {field.name: F.col(quoted(field.name)) for field in fields}
         misfits = [misfit(f.name, f.dataType) for f in fields if f.dataType != self._held[f.name.lower()]]
         message = F.coalesce(F.lit(None).cast("string"), *misfits)
-        written = _times_of_files(F.input_file_name())
-        decoded = Decoded(
+        return Decoded(
             rows=rows,
             columns={field.name: raw[field.name].try_cast(field.dataType) for field in fields},
-            arrived=written,
-            order=F.struct(
-                written.alias("time"), F.input_file_name().alias("file"), F.input_file_block_start().alias("block")
-            ),
+            arrived=arrived,
+            order=order,
             wrong=message.isNotNull(),
             code="bad-delta",
             message=message,
-            position=F.expr("concat(input_file_name(), '#', input_file_block_start())"),
+            position=position,
             payload=F.struct(*raw.values()),
         )
-        return wrapped(decoded, self.origin, carried, self.payload_schema, self._source.event_time_column)
 
     def reason(self, payload: bytes) -> str:
         return "the row does not fit the declared schema"
@@ -103,9 +128,11 @@ class DeltaSource:
         return {}
 
     def place(self, position: str, payload: bytes) -> str:
-        return str(_file(position))
+        return f"{self._path}, {position.replace('#', ' ')}" if self._source.change_feed else str(_file(position))
 
     def arrived(self, position: str) -> datetime | None:
+        if self._source.change_feed:
+            return None
         file = _file(position)
         if self._source.event_time_column is not None or not file.exists():
             return None

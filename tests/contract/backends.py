@@ -87,6 +87,8 @@ class Files(Backend):
         "scd2_keeps_every_version_of_a_batch": _FILES_ONLY_ADD,
         "scd2_splits_the_interval_that_an_older_event_falls_into": _FILES_ONLY_ADD,
         "scd2_replaces_a_version_of_the_same_time_and_repeats_nothing": _FILES_ONLY_ADD,
+        "scd2_closes_what_the_source_no_longer_shows_and_takes_it_up_again": _FILES_ONLY_ADD,
+        "scd2_closes_keys_that_were_not_shown_for_the_ttl": _FILES_ONLY_ADD,
         "scd2_agrees_with_a_plain_model_over_random_histories": _FILES_ONLY_ADD,
         "a_declared_class_becomes_the_table": _FILES_HAVE_NO_TABLE,
         "drift_is_an_error_that_names_every_difference": _FILES_HAVE_NO_TABLE,
@@ -148,7 +150,13 @@ class DuckDB(Backend):
 
 class SQLite(Backend):
     name = "sqlite"
-    slow = frozenset({"merge_changes_chosen_columns_sees_what_is_gone_and_counts"})
+    slow = frozenset(
+        {
+            "merge_changes_chosen_columns_sees_what_is_gone_and_counts",
+            "scd2_closes_keys_that_were_not_shown_for_the_ttl",
+            "scd2_closes_what_the_source_no_longer_shows_and_takes_it_up_again",
+        }
+    )
 
     def target(self, table: Any = TABLE, **options: Any) -> Target:
         return Target(connection=SQLiteConnection(path=str(self.folder / "a.sqlite")), table=table, **options)
@@ -175,6 +183,8 @@ class Postgres(Backend):
             "last_by_time_then_by_order_wins_within_a_batch",
             "merge_changes_chosen_columns_sees_what_is_gone_and_counts",
             "merge_leaves_an_unchanged_row_as_it_was_loaded",
+            "scd2_closes_keys_that_were_not_shown_for_the_ttl",
+            "scd2_closes_what_the_source_no_longer_shows_and_takes_it_up_again",
             "scd2_keeps_every_version_of_a_batch",
             "scd2_replaces_a_version_of_the_same_time_and_repeats_nothing",
             "scd2_splits_the_interval_that_an_older_event_falls_into",
@@ -250,11 +260,6 @@ class Delta(Backend):
     never: ClassVar = {
         "refused_rows_are_found_exactly": _DELTA_HAS_NO_KEYS,
     }
-    not_yet: ClassVar = {
-        "merge_changes_chosen_columns_sees_what_is_gone_and_counts": (
-            "a merge into Delta takes all columns, keeps what is gone and tells only how many rows it took"
-        ),
-    }
     slow = frozenset(
         {
             "a_null_key_is_a_key",
@@ -262,8 +267,11 @@ class Delta(Backend):
             "drift_evolves_the_table",
             "drift_is_an_error_that_names_every_difference",
             "last_by_time_then_by_order_wins_within_a_batch",
+            "merge_changes_chosen_columns_sees_what_is_gone_and_counts",
             "merge_leaves_an_unchanged_row_as_it_was_loaded",
             "scd2_agrees_with_a_plain_model_over_random_histories",
+            "scd2_closes_keys_that_were_not_shown_for_the_ttl",
+            "scd2_closes_what_the_source_no_longer_shows_and_takes_it_up_again",
             "scd2_keeps_every_version_of_a_batch",
             "scd2_replaces_a_version_of_the_same_time_and_repeats_nothing",
         }

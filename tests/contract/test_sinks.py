@@ -1,7 +1,7 @@
 """What every target does, mode by mode. A difference is declared on the backend, and the support matrix shows it."""
 
 import random
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -187,6 +187,33 @@ def test_scd2_replaces_a_version_of_the_same_time_and_repeats_nothing(backend: B
         (1, "b", at(3), at(5), False),
         (1, "c", at(5), None, True),
     ]
+
+
+def test_scd2_closes_what_the_source_no_longer_shows_and_takes_it_up_again(backend: Backend) -> None:
+    feed = Feed(backend, ORDERS, mode="scd2", keys=["id"], handle_deletes="soft")
+    feed.write((1, "a"), (2, "b"), hours=[1, 1])
+    second = dict(feed.write((1, "a"), hours=[1]).counts)
+    assert (second.get("closed"), second.get("unchanged")) == (1, 1)
+    assert not feed.write((1, "a"), hours=[1]).counts.get("closed")
+    assert [(id, current) for id, current in feed.values("id", "is_current")] == [(1, True), (2, False)]
+    assert feed.write((1, "a"), (2, "b"), hours=[1, 1]).counts["inserted"] == 1
+    once = feed.values(*VERSIONS)
+    assert [(id, name, current) for id, name, *_, current in once] == [
+        (1, "a", True), (2, "b", False), (2, "b", True),
+    ]  # fmt: skip
+    feed.write((1, "a"), (2, "b"), hours=[1, 1])
+    assert feed.values(*VERSIONS) == once
+
+
+def test_scd2_closes_keys_that_were_not_shown_for_the_ttl(backend: Backend) -> None:
+    how: dict[str, Any] = {"mode": "scd2", "keys": ["id"], "compare_columns": ["name"]}
+    Feed(backend, "id long, name string, note string", **how).write((1, "a", "x"), (2, "b", "y"), hours=[1, 1])
+    patient = Feed(backend, "id long, name string, note string", ttl="1h", **how)
+    assert not patient.write((1, "a", "other"), hours=[2]).counts.get("closed")
+    at_once = Feed(backend, "id long, name string, note string", ttl=timedelta(microseconds=1), **how)
+    third = dict(at_once.write((1, "a", "x"), hours=[3]).counts)
+    assert (third.get("closed"), third.get("inserted", 0), third.get("unchanged")) == (1, 0, 1)
+    assert at_once.values("id", "note", "is_current") == [(1, "x", True), (2, "y", False)]
 
 
 def test_scd2_agrees_with_a_plain_model_over_random_histories(backend: Backend) -> None:

@@ -73,7 +73,7 @@ def counts(result: Any) -> tuple[int, ...]:
 
 def test_the_database_does_it_alone(origin: Base) -> None:
     """No Spark: merge with counts, NULL-safe, the last of a key by its time, deletes hard and soft."""
-    filled(origin, (1, "a", 1, 1), (2, None, 2, 1), (2, "later", 2, 2), (3, "c", "NULL", 1))
+    filled(origin, (1, "a", 1, 1), (2, None, 2, 1), (2, "later", 2, 2), (2, "no time", 2, "NULL"), (3, "c", "NULL", 1))
     load = declared(origin, mode="merge", keys=["id"], event_timestamp_column="seen", handle_deletes="hard")
     first = load.sync()
     assert (first.status, first.path, counts(first)) == ("success", "same_db", (3, 0, 0, 0, 0))

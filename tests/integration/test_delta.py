@@ -3,19 +3,30 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from ematix_flow import DeltaLocalConnection, SQLiteConnection, ematix, pk, run_pipeline
+from ematix_flow import (
+    DeltaLocalConnection,
+    DuckDBConnection,
+    SQLiteConnection,
+    ematix,
+    pk,
+    run_pipeline,
+    run_streaming_pipeline,
+)
+from ematix_flow.connections import Connection
 from ematix_flow.errors import DeclarationError, FlowError
+from ematix_flow.result import RunResult
 from ematix_flow.sinks.base import TargetRefused, TargetUnavailable
 from ematix_flow.sinks.delta_table import write_errors_in_words
 from ematix_flow.specs import Lookup, PipelineSpec, Source, SparkSettings, Target, Transform
 from ematix_flow.streams.needs import jar_groups_of
 from ematix_flow.streams.session import DeltaMissing, session_for
-from ematix_flow.types import BigInt, Double, String
+from ematix_flow.types import BigInt, Double, String, Text
 from tests.contract.backends import TABLE, Delta
 from tests.contract.feeding import Feed, at
 from tests.orders import Orders
@@ -61,6 +72,46 @@ def test_a_table_is_written_by_one_pipeline_and_followed_by_another(orders: Orde
     with pytest.raises(FlowError, match="read as a log of added rows") as error:
         run_pipeline(config_str=copy, bounded=True)
     assert (error.value.code, error.value.transient) == ("source-changed", False)
+
+
+@pytest.mark.slow
+def test_a_change_feed_is_followed_and_a_batch_pipeline_reads_the_table_anew(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    lake, table = DeltaLocalConnection(path=str(tmp_path / "lake")), f"delta.`{tmp_path}/lake/shop/orders`"
+    feed = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+    spark.sql(f"CREATE TABLE {table} (id long, name string) USING delta {feed}")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    followed, copied = DuckDBConnection(path=str(tmp_path / "f.db")), DuckDBConnection(path=str(tmp_path / "c.db"))
+
+    @ematix.table(schema="main", name="orders")
+    class Copy:
+        id: Annotated[BigInt, pk()]
+        name: Text | None
+
+    @ematix.pipeline(target=Copy, mode="truncate", source_connection=lake, target_connection=copied)
+    def copy(source: Connection) -> str:
+        return "shop.orders"
+
+    def now(path: str) -> list[tuple[Any, ...]]:
+        with duckdb.connect(path, read_only=True) as db:
+            return db.execute("SELECT id, name FROM orders ORDER BY id").fetchall()
+
+    def follow() -> RunResult:
+        return run_streaming_pipeline(
+            name="follow", source=lake, source_query="shop.orders", change_feed=True, target=followed,
+            target_table="orders", mode="merge", keys=["id"], bounded=True, spark=spark,
+            transform_sql="SELECT id, upper(name) AS name FROM source",
+        )  # fmt: skip
+
+    follow()
+    assert copy.sync(spark=spark).rows_inserted == 3
+    spark.sql(f"UPDATE {table} SET name = 'changed' WHERE id = 2")
+    spark.sql(f"DELETE FROM {table} WHERE id = 1")
+    spark.sql(f"INSERT INTO {table} VALUES (4, 'd')")
+    follow()
+    assert now(followed.path) == [(2, "CHANGED"), (3, "C"), (4, "D")]
+    assert (copy.sync(spark=spark).rows_inserted, now(copied.path)) == (3, [(2, "changed"), (3, "c"), (4, "d")])
 
 
 def test_declared_columns_of_a_source_are_cast_and_must_be_there(orders: Orders, spark: SparkSession) -> None:

@@ -1,5 +1,6 @@
 """Python and TOML are two doors to one spec: for every key of every model, both say the same."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -161,6 +162,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         f'[source]\nkind = "kafka"\nbootstrap_servers = "broker:9092"\nquery = "t"\nstart = 500\n{OUT_TOML}',
         {"sources": [Source(KAFKA, "t", start=500)], "target": OUT},
     ),
+    "Source.change_feed": (
+        '[source]\nkind = "delta_local"\npath = "lake"\nchange_feed = true\n' + OUT_TOML,
+        {"sources": [Source(DELTA, change_feed=True)], "target": OUT},
+    ),
     "Source.incremental_column": of_table('incremental_column = "id"', incremental_column="id"),
     "Source.keys": of_table('incremental_column = "at"\nkeys = ["id"]', incremental_column="at", keys=["id"]),
     "Source.lookback": of_table('incremental_column = "at"\nlookback = 5', incremental_column="at", lookback=5),
@@ -204,6 +209,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Target.update_columns": merged('update_columns = ["a"]', update_columns=["a"]),
     "Target.compare_columns": merged('compare_columns = ["a"]', compare_columns=["a"]),
     "Target.handle_deletes": merged('handle_deletes = "soft"', handle_deletes="soft"),
+    "Target.ttl": duckdb(
+        'table = "t"\nmode = "scd2"\nkeys = ["id"]\nttl = "30d"',
+        table="t",
+        mode="scd2",
+        keys=["id"],
+        ttl=timedelta(days=30),
+    ),
     "Target.on_drift": duckdb('table = "t"\non_drift = "evolve"', table="t", on_drift="evolve"),
     "Target.parquet_compression": target('parquet_compression = "zstd"', parquet_compression="zstd"),
     "Target.csv_delimiter": target('csv_delimiter = ";"', csv_delimiter=";"),
@@ -404,6 +416,7 @@ FLAT: dict[str, tuple[Connection, Any]] = {
     "update_columns": (DELTA, ["a"]),
     "compare_columns": (DELTA, ["a"]),
     "handle_deletes": (DELTA, "hard"),
+    "ttl": (DELTA, "30d"),
 }
 NEEDED = {
     "target_routing_key": {"exchange": "e"},
@@ -420,6 +433,9 @@ def test_every_flat_keyword_is_the_field_of_the_one_target(keyword: str) -> None
     flat: dict[str, Any] = {keyword: value} | {f"target_{key}": other for key, other in needed.items()}
     if keyword in {"update_columns", "compare_columns", "handle_deletes"}:
         needed = {"mode": "merge", "keys": ["id"]}
+    if keyword == "ttl":
+        needed = {"mode": "scd2", "keys": ["id"]}
+    if "mode" in needed:
         flat |= needed
     listed = Target(connection, **{str(PLACES[keyword][-1]): value}, **needed)
     source: Any = Source(DUCKDB, "t") if keyword == "handle_deletes" else Source(FILES)
@@ -433,6 +449,7 @@ def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None
     field = str(PLACES[keyword][-1])
     value = {
         "csv_header": False,
+        "change_feed": True,
         "max_rows_per_batch": 5,
         "max_files_per_batch": 5,
         "on_data_loss": "fail",
@@ -441,7 +458,7 @@ def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None
         "start": "latest",
     }.get(field, ";")
     of_database = field in {"incremental_column", "lookback", "keys"}
-    connection: Any = DUCKDB if of_database else "named" if field == "start" else FILES
+    connection: Any = DUCKDB if of_database else {"start": "named", "change_feed": DELTA}.get(field, FILES)
     flat: dict[str, Any] = {keyword: value}
     more: dict[str, Any] = {"query": "t", "incremental_column": "at", field: value} if of_database else {field: value}
     if of_database:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import date
@@ -53,6 +54,15 @@ class _File(Database):
     def named(self, table: str) -> str:
         return ".".join(map(self.quoted, table.split(".")))
 
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        with closing(self._opened()) as db:
+            found: list[tuple[Any, ...]] = db.execute(sql).fetchall()
+            return found
+
+    @abstractmethod
+    def _opened(self) -> Any:
+        """To be read only."""
+
     def _next_step(self) -> str:
         return "correct the query of the source, or create the table"
 
@@ -87,10 +97,6 @@ class SQLite(_File):
                 f"SELECT name FROM pragma_table_info({self.literal(table.rpartition('.')[2])}) WHERE pk > 0 ORDER BY pk"
             )
         return tuple(name for (name,) in found)
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with closing(self._opened()) as db:
-            return db.execute(sql).fetchall()
 
     def batches(self, sql: str, schema: pa.Schema, snapshot: str) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -143,10 +149,6 @@ class DuckDB(_File):
                 f"AND lower(schema_name) = lower({self.literal(schema or 'main')})"
             )
         return tuple(name for (name,) in found)
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with closing(self._opened()) as db:
-            return db.execute(sql).fetchall()
 
     def batches(self, sql: str, schema: pa.Schema, snapshot: str) -> Iterator[pa.RecordBatch]:
         with closing(self._opened()) as db:

@@ -47,6 +47,7 @@ class DatabaseSource:
 
     replayable: ClassVar[bool] = True
     ranged: ClassVar[bool] = False
+    snapshots: ClassVar[bool] = True
     payload_format = "database"
     exact_positions = False
 
