@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.cdc.envelopes import CREATE, DELETE, ROW_TYPE, SKIP, TRUNCATE, UPDATE, Envelope, envelope_of
 from ematix_flow.cdc.logical import Field, fields_of, readable
@@ -23,6 +23,12 @@ TOMBSTONE = "_flow_tombstone"
 """Column of rows from a source: the record has no value."""
 PROBLEM = "_flow_problem"
 """Column of changes: why the envelope cannot be used, in words."""
+RECORD_KEY = "_flow_record_key"
+"""Column of rows from a source: the key of the record, if keys of tables are to be found there."""
+ONLY = ""
+"""The name of the table, if there is but one."""
+TABLE = "_flow_table"
+"""Column of changes, where they are of several tables: the name of the source table; NULL if the envelope has none."""
 _KIND, _BEFORE, _AFTER, _KEY, _SCHEMA, _MOMENT, _EMPTIED = (
     "_flow_kind", "_flow_before", "_flow_after", "_flow_of_key", "_flow_schema", "_flow_moment", "_flow_emptied",
 )  # fmt: skip
@@ -33,15 +39,19 @@ _OURS = "_flow_"
 class Seen:
     """What the changes of a batch are, before their values are looked at."""
 
-    skipped: int
-    truncates: int
-    rows: tuple[tuple[str, ...], ...]
+    changes: int = 0
+    """Those that are not skipped."""
+    skipped: int = 0
+    truncates: int = 0
+    rows: tuple[tuple[str, ...], ...] = ()
     """The different sets of columns of their rows after a change."""
-    rows_before: tuple[tuple[str, ...], ...]
-    unavailable: bool
+    rows_before: tuple[tuple[str, ...], ...] = ()
+    unavailable: bool = False
     """Some values were not logged."""
-    marks: bool
+    marks: bool = False
     """Some rows are to be marked as deleted."""
+    keys: tuple[str, ...] = ()
+    """Columns of the keys of the records, where these were asked for."""
     schemas: Mapping[int, Mapping[str, Field]] = field(default_factory=dict)
     """What the envelopes say of their columns, by a number that each has."""
 
@@ -70,6 +80,11 @@ def opened(rows: DataFrame, cdc: CDC) -> DataFrame:
         kind = kind.when(op == name, F.lit(SKIP if meaning in ignored else meaning))
     unknown = F.concat(F.lit('the operation "'), op, F.lit(f'" is none of {", ".join(envelope.ops)}'))
     why = F.when(op.isNull(), F.lit(f"the envelope has no operation ({_where(envelope.op)})")).otherwise(unknown)
+    table = _table(envelope, cdc)
+    if cdc.many and cdc.unlisted == "ignore":
+        kind = F.when(~table.isin(*(cdc.tables or {})), F.lit(SKIP)).otherwise(kind)
+    nameless = "the envelope does not say which table was changed"
+    why = F.when(kind.isNull(), why).when(table.isNull() & (kind != SKIP), F.lit(nameless))
     # A tombstone has no place in the log either.
     return rows.select(
         *[name for name in rows.columns if name.startswith(_OURS) and name != TOMBSTONE],
@@ -80,17 +95,30 @@ def opened(rows: DataFrame, cdc: CDC) -> DataFrame:
         F.expr(envelope.at).alias(AT),
         F.timestamp_millis(F.expr(envelope.moment)).alias(_MOMENT),
         F.expr(envelope.schema).alias(_SCHEMA),
-        F.when(kind.isNull(), why).alias(PROBLEM),
+        table.alias(TABLE),
+        why.alias(PROBLEM),
     )
 
 
-def seen(changes: DataFrame) -> Seen:
-    """One look at the changes of a batch."""
+def _table(envelope: Envelope, cdc: CDC) -> Column:
+    """As it is listed, or as it is usually called."""
+    from pyspark.sql import functions as F
+
+    if not cdc.many:
+        return F.lit(ONLY)
+    listed = [F.when(F.expr(name).isin(*(cdc.tables or {})), F.expr(name)) for name in envelope.tables]
+    return F.coalesce(*listed, F.expr(envelope.table))
+
+
+def seen(changes: DataFrame) -> dict[str | None, Seen]:
+    """One look at the changes of a batch, by table."""
     from pyspark.sql import functions as F
 
     kind, writes = F.col(_KIND), F.col(_KIND).isin(CREATE, UPDATE)
     unlogged = F.exists(F.map_values(_AFTER), lambda value: value.isin(*UNAVAILABLE))
-    found = changes.agg(
+    in_key = [F.collect_set(F.map_keys(_object(F.col(RECORD_KEY))))] if RECORD_KEY in changes.columns else []
+    found = changes.groupBy(TABLE).agg(
+        F.count_if(kind.isNull() | (kind != SKIP)),
         F.count_if(kind == SKIP),
         F.count_if(kind == TRUNCATE),
         F.collect_set(F.when(writes, F.map_keys(_AFTER))),
@@ -98,10 +126,27 @@ def seen(changes: DataFrame) -> Seen:
         F.count_if(writes & unlogged),
         F.count_if(kind == DELETE),
         F.collect_set(F.when(F.col(_SCHEMA).isNotNull(), F.struct(F.xxhash64(_SCHEMA), F.col(_SCHEMA)))),
-    ).collect()[0]
-    after, before = (tuple(tuple(names) for names in some) for some in (found[2], found[3]))
-    schemas = {number: fields for number, text in found[6] if (fields := fields_of(text))}
-    return Seen(found[0], found[1], after, before, found[4] > 0, found[5] > 0, schemas)
+        *in_key,
+    )
+    return {row[0]: _seen(*row[1:]) for row in found.collect()}
+
+
+def _seen(
+    changes: int, skipped: int, truncates: int, after: Any, before: Any, unlogged: int, deletes: int, schemas: Any,
+    keys: Any = (),
+) -> Seen:  # fmt: skip
+    rows, rows_before = (tuple(tuple(names) for names in some) for some in (after, before))
+    known = {number: fields for number, text in schemas if (fields := fields_of(text))}
+    key = max(keys, key=len, default=())
+    return Seen(changes, skipped, truncates, rows, rows_before, unlogged > 0, deletes > 0, tuple(key), known)
+
+
+def _object(key: Column) -> Column:
+    """The key of a record, with and without the wrapper of schema and payload."""
+    from pyspark.sql import functions as F
+
+    text = key.cast("string")
+    return F.from_json(F.coalesce(F.get_json_object(text, "$.payload"), text), ROW_TYPE)
 
 
 @dataclass(frozen=True)
@@ -166,8 +211,9 @@ class Reading:
         if soft:
             columns[soft] = F.when(change.isin(UPSERT, MARK), change == MARK)
         ours = {name: F.col(name) for name in rows.columns if name.startswith(_OURS)}
-        for name in (_KIND, _BEFORE, _AFTER, _KEY, _SCHEMA, _MOMENT):
+        for name in (_KIND, _BEFORE, _AFTER, _KEY, _SCHEMA, _MOMENT, TABLE):
             ours.pop(name)
+        ours.pop(RECORD_KEY, None)
         if self.history:
             ours[EVENT_TIME] = F.coalesce(F.col(_MOMENT), F.col(EVENT_TIME))
         ours[PROBLEM] = F.coalesce(F.col(PROBLEM), self._problem(kind, after, texts, columns))
@@ -263,6 +309,3 @@ def named(columns: Sequence[str], found: Sequence[str]) -> dict[str, str]:
     there = set(found)
     low = {name.lower(): name for name in found}
     return {name: low[name.lower()] for name in columns if name not in there and name.lower() in low}
-
-
-__all__ = ["PROBLEM", "TOMBSTONE", "Envelope", "Reading", "Seen", "envelope_of", "named", "opened", "seen"]

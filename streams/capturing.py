@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.cdc.changes import PROBLEM, Reading, Seen, named, opened, seen
+from ematix_flow.cdc.changes import ONLY, PROBLEM, TABLE, Reading, Seen, named, opened, seen
 from ematix_flow.cdc.envelopes import envelope_of
 from ematix_flow.errors import DeclarationError, FlowError, Problem
 from ematix_flow.sinks.base import SchemaDrift, Sink
 from ematix_flow.sinks.drift import TableColumn, of_declared
-from ematix_flow.specs import PipelineSpec
+from ematix_flow.specs import CDC, PipelineSpec
+from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
+from ematix_flow.streams.change_tables import ChangeTable, UnlistedTable, found_table, listed_tables
 from ematix_flow.streams.envelope import ERROR, PAYLOAD, Origin
 from ematix_flow.streams.sources.schemas import declared_schema
 from ematix_flow.table import SCD2_COLUMNS
@@ -21,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-_MEMORY = "changes.json"
-_MODES = ("merge", "scd2")
 Types = dict[str, "DataType"]
 
 
@@ -32,28 +33,16 @@ class TruncateRefused(FlowError):
     code = "truncate-refused"
 
 
-def by_key(spec: PipelineSpec) -> PipelineSpec:
-    """Changes are merged, unless something else is declared; without a key they cannot be."""
-    if spec.transform.cdc is None:
-        return spec
-    problems, targets = [], []
-    for number, target in enumerate(spec.targets):
-        if target.mode not in _MODES and "mode" in target.model_fields_set:
-            found = f'found "{target.mode}", and changes are applied by key'
-            problems.append(Problem(f"targets[{number}].mode", found, ", ".join(_MODES)))
-        elif not target.merge_keys and not spec.transform.cdc.tables:
-            found = "missing; changes are applied by key: name columns as keys, or the primary_key of the table"
-            problems.append(Problem(f"targets[{number}].keys", found))
-        if target.mode == "scd2" and spec.transform.cdc.delete_mode == "soft":
-            found = 'found "soft", and in a history a delete closes the version'
-            problems.append(Problem("transform.cdc.delete_mode", found, "hard, ignore"))
-        if target.mode != spec.targets[0].mode and "scd2" in {target.mode, spec.targets[0].mode}:
-            found = "found scd2 beside another mode"
-            problems.append(Problem(f"targets[{number}].mode", found, "the same mode for all targets of changes"))
-        targets.append(target if target.mode in _MODES else target.model_copy(update={"mode": "merge"}))
-    if problems:
-        raise DeclarationError(f'pipeline "{spec.name}"', problems, origin=spec.origin)
-    return spec.model_copy(update={"targets": tuple(targets)})
+@dataclass(frozen=True)
+class Changes:
+    """A batch as changes of rows."""
+
+    tables: Mapping[str, tuple[ChangeTable, DataFrame]]
+    """By source table; the tables of which there is something to say."""
+    nameless: DataFrame | None
+    """Bad envelopes that are of no table."""
+    skipped: Mapping[str, int]
+    """Records that change nothing, by table: tombstones, which name none, and what the declaration ignores."""
 
 
 class Capture:
@@ -62,37 +51,86 @@ class Capture:
     def __init__(self, spec: PipelineSpec, sinks: Mapping[str, Sink], store: Store, origin: Origin) -> None:
         assert spec.transform.cdc is not None
         self._spec, self._cdc, self._store, self._origin = spec, spec.transform.cdc, store, origin
-        self._sinks = sinks
-        self._keys = _one_key(spec)
-        self._history = any(target.mode == "scd2" for target in spec.targets)
-        self._table: list[TableColumn] | None = None
-        self.skipped = 0
-        """Records of the latest batch that change nothing: tombstones, and what the declaration ignores."""
+        self._tables = {name: self._of(table) for name, table in listed_tables(spec, sinks).items()}
 
-    def __call__(self, good: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
+    def __call__(self, good: DataFrame, lookups: Mapping[str, DataFrame]) -> Changes:
         from pyspark.sql import functions as F
 
         changes = opened(good, self._cdc)
         found = seen(changes)
+        skipped = {table or ONLY: one.skipped for table, one in found.items() if one.skipped}
+        if not self._cdc.many:
+            only = self._tables[ONLY]
+            return Changes({ONLY: (only.table, only(changes, found.get(ONLY, Seen())))}, None, skipped)
+        named = {table: one for table, one in found.items() if table is not None and one.changes}
+        self._meet(named)
+        tables = {
+            name: (self._tables[name].table, self._tables[name](changes.where(F.col(TABLE) == name), one))
+            for name, one in sorted(named.items())
+        }
+        lost = found[None].changes if None in found else 0
+        nameless = with_error(changes.where(f"{TABLE} IS NULL AND {PROBLEM} IS NOT NULL"), self._origin)
+        return Changes(tables, nameless if lost else None, skipped)
+
+    def _meet(self, named: Mapping[str, Seen]) -> None:
+        """Tables that are not listed."""
+        unlisted = sorted(named.keys() - self._tables.keys())
+        if unlisted and self._cdc.unlisted == "fail":
+            raise UnlistedTable(
+                f"changes of {', '.join(unlisted)} came, and [transform.cdc.tables] lists "
+                f"{', '.join(self._cdc.tables or ()) or 'none'}",
+                next_step='list it with a table and keys, or set unlisted = "ignore" or "create"',
+            )
+        for name in unlisted:
+            known = {one.table.name: one.table for one in self._tables.values()}
+            self._tables[name] = self._of(found_table(self._spec, name, self._key(name, named[name]), known))
+
+    def _key(self, name: str, found: Seen) -> tuple[str, ...]:
+        """As the records of the table have it, also when later ones have none."""
+        memory = f"key.{file_name(name)}.json"
+        known = self._store.recall(memory)
+        if known is None and found.keys:
+            self._store.remember(memory, json.dumps(found.keys))
+        return tuple(json.loads(known)) if known else found.keys
+
+    def _of(self, table: ChangeTable) -> TableCapture:
+        return TableCapture(table, self._cdc, self._store, self._origin)
+
+
+def with_error(changes: DataFrame, origin: Origin) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    error = origin.error(changes, "decode", F.lit("bad-envelope"), F.col(PROBLEM))
+    return changes.withColumn(ERROR, F.when(F.col(PROBLEM).isNotNull(), error)).drop(PROBLEM)
+
+
+class TableCapture:
+    """The changes of one table: which columns they have, and how these are read."""
+
+    def __init__(self, table: ChangeTable, cdc: CDC, store: Store, origin: Origin) -> None:
+        self.table = table
+        self._spec, self._sinks, self._cdc, self._store, self._origin = table.spec, table.sinks, cdc, store, origin
+        self._keys = _one_key(table.spec)
+        self._history = any(target.mode == "scd2" for target in table.spec.targets)
+        self._there: list[TableColumn] | None = None
+
+    def __call__(self, changes: DataFrame, found: Seen) -> DataFrame:
         if found.truncates and self._cdc.truncate_mode == "fail":
             raise TruncateRefused(
                 f'the source table was truncated, and truncate_mode is "fail": {self._spec.target_names[0]} stays as '
                 "it is",
                 next_step='see whether that was meant; then set truncate_mode = "apply" or "ignore"',
             )
-        columns = self._columns(found, good)
+        columns = self._columns(found, changes)
         low = {name.lower(): name for name in columns}
         keys = tuple(low[key.lower()] for key in self._keys)
         reading = Reading(self._cdc, keys, columns, named(list(columns), found.names), self._history)
-        rows = reading(changes, found)
-        error = self._origin.error(rows, "decode", F.lit("bad-envelope"), F.col(PROBLEM))
-        self.skipped = found.skipped
-        return rows.withColumn(ERROR, F.when(F.col(PROBLEM).isNotNull(), error)).drop(PROBLEM)
+        return with_error(reading(changes, found), self._origin)
 
     def _columns(self, found: Seen, rows: DataFrame) -> Types:
         """As declared with the source, or else those of the table; where there is none yet, those of the first batch.
         What is known stays as it was, and what the table needs is among them."""
-        memory = json.loads(self._store.recall(_MEMORY) or "{}")
+        memory = json.loads(self._store.recall(self.table.memory) or "{}")
         known = _fields(memory.get("columns"))
         table = self._as_it_is()
         told = {name.lower() for name in (*found.names, *memory.get("seen", ()), *self._keys)}
@@ -128,7 +166,7 @@ class Capture:
             raise SchemaDrift(name, [f"column {column} of the changes is not in the table" for column in new])
         types = self._inferred(found, rows)
         added = {column: types[column] for column in new if column in types}
-        self._table = None
+        self._there = None
         if policy == "try_evolve":
             try:
                 self._sinks[name].prepare(_struct({**columns, **added}))
@@ -166,17 +204,17 @@ class Capture:
 
     def _as_it_is(self) -> list[TableColumn]:
         """The table does not change while the pipeline runs, unless the pipeline changes it."""
-        if not self._table:
+        if not self._there:
             tables: Iterable[list[TableColumn]] = (s.columns() for s in self._sinks.values())  # type: ignore[attr-defined]
             found = next((columns for columns in tables if columns), [])
             own = {column.name for column in SCD2_COLUMNS} if self._history else set()
-            self._table = [column for column in found if column.name.lower() not in own]
-        return self._table
+            self._there = [column for column in found if column.name.lower() not in own]
+        return self._there
 
     def _remember(self, columns: Types, told: list[str], memory: Mapping[str, Any]) -> None:
         now = {"columns": _struct(columns).jsonValue(), "seen": told}
         if now != memory:
-            self._store.remember(_MEMORY, json.dumps(now))
+            self._store.remember(self.table.memory, json.dumps(now))
 
 
 def _one_key(spec: PipelineSpec) -> tuple[str, ...]:
