@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.cdc.envelopes import CREATE, DELETE, ROW_TYPE, SKIP, TRUNCATE, UPDATE, Envelope, envelope_of
 from ematix_flow.cdc.logical import Field, fields_of, readable
 from ematix_flow.cdc.values import UNAVAILABLE, decoded
-from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, OP, ORDER, PRESENT, ROW
+from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, OP, ORDER, PLACES, PRESENT, ROW
 from ematix_flow.sinks.changes import EMPTY, MARK, REMOVE, UPSERT
 from ematix_flow.specs import CDC
 
@@ -50,6 +50,9 @@ class Seen:
     """Some values were not logged."""
     marks: bool = False
     """Some rows are to be marked as deleted."""
+    first: str = ""
+    last: str = ""
+    """The places of the first and the last change in the log."""
     keys: tuple[str, ...] = ()
     """Columns of the keys of the records, where these were asked for."""
     schemas: Mapping[int, Mapping[str, Field]] = field(default_factory=dict)
@@ -126,6 +129,8 @@ def seen(changes: DataFrame) -> dict[str | None, Seen]:
         F.count_if(writes & unlogged),
         F.count_if(kind == DELETE),
         F.collect_set(F.when(F.col(_SCHEMA).isNotNull(), F.struct(F.xxhash64(_SCHEMA), F.col(_SCHEMA)))),
+        F.min(F.when(kind != SKIP, F.col(AT))),
+        F.max(F.when(kind != SKIP, F.col(AT))),
         *in_key,
     )
     return {row[0]: _seen(*row[1:]) for row in found.collect()}
@@ -133,12 +138,13 @@ def seen(changes: DataFrame) -> dict[str | None, Seen]:
 
 def _seen(
     changes: int, skipped: int, truncates: int, after: Any, before: Any, unlogged: int, deletes: int, schemas: Any,
-    keys: Any = (),
+    first: str | None, last: str | None, keys: Any = (),
 ) -> Seen:  # fmt: skip
     rows, rows_before = (tuple(tuple(names) for names in some) for some in (after, before))
     known = {number: fields for number, text in schemas if (fields := fields_of(text))}
-    key = max(keys, key=len, default=())
-    return Seen(changes, skipped, truncates, rows, rows_before, unlogged > 0, deletes > 0, tuple(key), known)
+    key: tuple[str, ...] = max(map(tuple, keys), key=len, default=())
+    few = changes, skipped, truncates, rows, rows_before, unlogged > 0, deletes > 0
+    return Seen(*few, first or "", last or "", key, known)
 
 
 def _object(key: Column) -> Column:
@@ -161,6 +167,8 @@ class Reading:
     """Columns as the envelopes call them, where they do not call them as the table does."""
     history: bool = False
     """The table keeps what rows were."""
+    overlaps: bool = False
+    """Some changes may be older than what the table has."""
 
     def __call__(self, changes: DataFrame, seen: Seen) -> DataFrame:
         """Changes for `sinks.changes`; `PROBLEM` is NULL in those that are good."""
@@ -172,7 +180,16 @@ class Reading:
         kind = F.col(_KIND)
         known = F.when(key_text.isNotNull(), of_key)
         before, after = F.col(_BEFORE), F.col(_AFTER)
-        new = {key: F.coalesce(after[self._name(key)], known[self._name(key)]) for key in self.keys}
+        # An update need not repeat what of the key stays.
+        kept = F.when((kind == UPDATE) & after.isNotNull(), before)
+        new = {
+            key: F.coalesce(
+                after[self._name(key)],
+                known[self._name(key)],
+                F.when(~F.map_contains_key(after, self._name(key)), kept[self._name(key)]),
+            )
+            for key in self.keys
+        }
         gone = {key: F.coalesce(before[self._name(key)], new[key]) for key in self.keys}
         old = {
             key: F.when(kind == UPDATE, gone[key]).otherwise(
@@ -194,7 +211,7 @@ class Reading:
         second = moved & (F.col(CHANGE) == removal)
         rows = rows.withColumn(OP, F.when(second, F.lit("")).when(kind == TRUNCATE, F.lit(DELETE)).otherwise(kind))
         if seen.truncates and not self.history:
-            rows = _emptied(rows)
+            rows = _emptied(rows, removal)
         change = F.col(CHANGE)
         is_removed, is_written = change.isin(REMOVE, MARK), change == UPSERT
         texts = {
@@ -217,6 +234,8 @@ class Reading:
         if self.history:
             ours[EVENT_TIME] = F.coalesce(F.col(_MOMENT), F.col(EVENT_TIME))
         ours[PROBLEM] = F.coalesce(F.col(PROBLEM), self._problem(kind, after, texts, columns))
+        if self.overlaps:
+            ours[PLACES] = F.lit(None).cast("string")
         if self.partial(seen):
             ours[PRESENT] = self._present(after, change)
         return rows.select(
@@ -273,6 +292,22 @@ class Reading:
         return F.coalesce(*cases)
 
 
+def misfits(changes: DataFrame, seen: Seen, columns: Mapping[str, DataType]) -> list[str]:
+    """Columns of a table that cannot hold some value of the batch."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType
+
+    called = named(list(columns), seen.names)
+    counts = []
+    for name, kind in columns.items():
+        text = F.col(_AFTER)[called.get(name, name)]
+        value = decoded(_written_out(text, called.get(name, name), seen), kind)
+        if not isinstance(kind, StringType):
+            counts.append(F.count_if(text.isNotNull() & ~text.isin(*UNAVAILABLE) & value.isNull()).alias(name))
+    found = changes.agg(*counts).collect()[0].asDict() if counts else {}
+    return [name for name, number in found.items() if number]
+
+
 def _written_out(text: Column, name: str, seen: Seen) -> Column:
     """As the schema of its envelope says; most batches know one."""
     from pyspark.sql import functions as F
@@ -286,7 +321,7 @@ def _written_out(text: Column, name: str, seen: Seen) -> Column:
     return result
 
 
-def _emptied(rows: DataFrame) -> DataFrame:
+def _emptied(rows: DataFrame, removal: str) -> DataFrame:
     """What came before the last truncate of a batch is gone with it."""
     from pyspark.sql import functions as F
 
@@ -295,7 +330,7 @@ def _emptied(rows: DataFrame) -> DataFrame:
     gone = (place < F.col(_EMPTIED)) & F.col(CHANGE).isin(UPSERT, MARK)
     return (
         rows.crossJoin(F.broadcast(last))
-        .withColumn(CHANGE, F.when(gone, F.lit(REMOVE)).otherwise(F.col(CHANGE)))
+        .withColumn(CHANGE, F.when(gone, F.lit(removal)).otherwise(F.col(CHANGE)))
         .drop(_EMPTIED)
     )
 

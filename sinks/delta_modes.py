@@ -71,13 +71,15 @@ def merge(load: Load) -> None:
 def scd2(load: Load) -> None:
     changes = _changes(load)
     ends = ("valid_to", "is_current")
+    gone = [f"WHEN MATCHED AND s.{GONE} THEN DELETE"] if GONE in changes.columns else []
     merge_rows(
         load,
         changes,
         f"{same_keys(load.keys)} AND t.{VALID_FROM} = s.{VALID_FROM}",
+        *gone,
         f"WHEN MATCHED AND s._flow_is_new THEN UPDATE SET {_set([*load.content, *load.filled, *ends])}",
         f"WHEN MATCHED THEN UPDATE SET {_set(ends)}",
-        insert_clause([name for name in changes.columns if name != "_flow_is_new"]),
+        insert_clause([name for name in changes.columns if name not in {"_flow_is_new", GONE}]),
     )
 
 
@@ -94,7 +96,8 @@ def _changes(load: Load) -> DataFrame:
 
     The versions of the table, the moments at which they end, and the staged versions are one timeline per key. A
     staged version that equals what was in force just before it is left out; each other one ends where the next entry
-    begins. A version of the table always stays, with the content of a staged one that begins at the same moment.
+    begins. A version of the table always stays, with the content of a staged one that begins at the same moment. Where
+    a staged row is gone, it only ends what is before it; a version that begins at the same moment goes.
     """
     from pyspark.sql import functions as F
 
@@ -127,6 +130,8 @@ def _changes(load: Load) -> DataFrame:
     )
     end_differs = "NOT (_flow_end <=> if(_flow_replaces, _flow_end_before, valid_to))"
     changed = ended.where(f"_flow_kind <> 'closing' AND (_flow_is_new OR {end_differs})")
+    if GONE in load.rows.columns:
+        changed = changed.where(f"{GONE} IS NOT TRUE OR _flow_replaces")
     return changed.selectExpr(
         *map(quoted, load.complete.columns),
         "_flow_end AS valid_to",

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.cdc.changes import ONLY, PROBLEM, TABLE, Reading, Seen, named, opened, seen
+from ematix_flow.cdc.changes import ONLY, PROBLEM, TABLE, Reading, Seen, misfits, named, opened, seen
 from ematix_flow.cdc.envelopes import envelope_of
 from ematix_flow.errors import DeclarationError, FlowError, Problem
 from ematix_flow.sinks.base import SchemaDrift, Sink
 from ematix_flow.sinks.drift import TableColumn, of_declared
+from ematix_flow.sinks.widening import widened
 from ematix_flow.specs import CDC, PipelineSpec
 from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
 from ematix_flow.streams.change_tables import ChangeTable, UnlistedTable, found_table, listed_tables
-from ematix_flow.streams.envelope import ERROR, PAYLOAD, Origin
+from ematix_flow.streams.envelope import ERROR, IS_BAD, PAYLOAD, Origin
 from ematix_flow.streams.sources.schemas import declared_schema
 from ematix_flow.table import SCD2_COLUMNS
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
+# After every place.
+_NOBODY_KNOWS = "~"
+_EVOLVING = ("evolve", "try_evolve")
 Types = dict[str, "DataType"]
 
 
@@ -40,7 +45,7 @@ class Changes:
     tables: Mapping[str, tuple[ChangeTable, DataFrame]]
     """By source table; the tables of which there is something to say."""
     nameless: DataFrame | None
-    """Bad envelopes that are of no table."""
+    """Bad envelopes that are of no table, or of one of which nothing is known yet."""
     skipped: Mapping[str, int]
     """Records that change nothing, by table: tombstones, which name none, and what the declaration ignores."""
 
@@ -54,23 +59,24 @@ class Capture:
         self._tables = {name: self._of(table) for name, table in listed_tables(spec, sinks).items()}
 
     def __call__(self, good: DataFrame, lookups: Mapping[str, DataFrame]) -> Changes:
+        from pyspark.sql import DataFrame
         from pyspark.sql import functions as F
 
         changes = opened(good, self._cdc)
         found = seen(changes)
         skipped = {table or ONLY: one.skipped for table, one in found.items() if one.skipped}
-        if not self._cdc.many:
-            only = self._tables[ONLY]
-            return Changes({ONLY: (only.table, only(changes, found.get(ONLY, Seen())))}, None, skipped)
         named = {table: one for table, one in found.items() if table is not None and one.changes}
         self._meet(named)
-        tables = {
-            name: (self._tables[name].table, self._tables[name](changes.where(F.col(TABLE) == name), one))
-            for name, one in sorted(named.items())
-        }
-        lost = found[None].changes if None in found else 0
-        nameless = with_error(changes.where(f"{TABLE} IS NULL AND {PROBLEM} IS NOT NULL"), self._origin)
-        return Changes(tables, nameless if lost else None, skipped)
+        tables: dict[str, tuple[ChangeTable, DataFrame]] = {}
+        lost = [with_error(changes.where(f"{TABLE} IS NULL"), self._origin)] if None in found else []
+        for name, one in sorted(named.items()):
+            capture, own = self._tables[name], changes.where(F.col(TABLE) == name)
+            if capture.has_columns(one):
+                tables[name] = capture.table, capture(own, one)
+            else:
+                lost.append(capture.without_columns(own, one))
+        nameless = reduce(DataFrame.unionAll, [rows.select(ERROR).where(IS_BAD) for rows in lost]) if lost else None
+        return Changes(tables, nameless, skipped)
 
     def _meet(self, named: Mapping[str, Seen]) -> None:
         """Tables that are not listed."""
@@ -121,20 +127,35 @@ class TableCapture:
                 "it is",
                 next_step='see whether that was meant; then set truncate_mode = "apply" or "ignore"',
             )
-        columns = self._columns(found, changes)
+        memory = json.loads(self._store.recall(self.table.memory) or "{}")
+        columns = self._columns(found, changes, memory)
+        overlaps = not self._history and found.first < memory.get("until", _NOBODY_KNOWS)
+        return self._read(changes, found, columns, overlaps=overlaps)
+
+    def has_columns(self, found: Seen) -> bool:
+        return bool(found.names or self._as_it_is() or self._declared())
+
+    def without_columns(self, changes: DataFrame, found: Seen) -> DataFrame:
+        """Envelopes without any row, while there is no table either: they can only be bad."""
+        from pyspark.sql.types import StringType
+
+        return self._read(changes, found, dict.fromkeys(self._keys, StringType()), overlaps=False)
+
+    def _read(self, changes: DataFrame, found: Seen, columns: Types, *, overlaps: bool) -> DataFrame:
         low = {name.lower(): name for name in columns}
         keys = tuple(low[key.lower()] for key in self._keys)
-        reading = Reading(self._cdc, keys, columns, named(list(columns), found.names), self._history)
+        reading = Reading(self._cdc, keys, columns, named(list(columns), found.names), self._history, overlaps)
         return with_error(reading(changes, found), self._origin)
 
-    def _columns(self, found: Seen, rows: DataFrame) -> Types:
+    def _columns(self, found: Seen, rows: DataFrame, memory: Mapping[str, Any]) -> Types:
         """As declared with the source, or else those of the table; where there is none yet, those of the first batch.
         What is known stays as it was, and what the table needs is among them."""
-        memory = json.loads(self._store.recall(self.table.memory) or "{}")
         known = _fields(memory.get("columns"))
         table = self._as_it_is()
         told = {name.lower() for name in (*found.names, *memory.get("seen", ()), *self._keys)}
         wanted = self._declared()
+        if table and memory.get("provisional") and found.rows:
+            table = self._completed(table, found, rows)
         if table:
             types = wanted | known
             columns = {
@@ -143,6 +164,7 @@ class TableCapture:
                 if column.name.lower() in told or not (column.nullable or column.has_default)
             }
             columns |= self._new_columns(found, rows, table, columns)
+            columns |= self._wider_columns(found, rows, columns)
         else:
             columns = wanted or known or self._inferred(found, rows)
         for key in self._keys:
@@ -151,8 +173,23 @@ class TableCapture:
 
                 columns = {key: StringType(), **columns}
         columns.pop(self._cdc.soft_delete_column or "", None)
-        self._remember(columns, sorted(told), memory)
+        until = max(found.last, memory.get("until", ""))
+        # Without a row that is there, nobody knows all columns; deletes have to be remembered nevertheless.
+        provisional = not found.rows and (not table or memory.get("provisional", False))
+        now = {"columns": _struct(columns).jsonValue(), "seen": sorted(told), "until": until}
+        now |= {"provisional": True} if provisional and not wanted else {}
+        if now != memory:
+            self._store.remember(self.table.memory, json.dumps(now))
         return columns
+
+    def _completed(self, table: list[TableColumn], found: Seen, rows: DataFrame) -> list[TableColumn]:
+        """A table that was made before there was any row in it, with the columns of the first rows."""
+        there, types = {column.name.lower() for column in table}, self._inferred(found, rows)
+        new = [TableColumn(name, types[name]) for name in found.names if name.lower() not in there]
+        for sink in self._sinks.values():
+            sink.add_columns(new)  # type: ignore[attr-defined]
+        self._there = None
+        return self._as_it_is()
 
     def _new_columns(self, found: Seen, rows: DataFrame, table: Iterable[TableColumn], columns: Types) -> Types:
         """Columns of the envelopes that the table does not have."""
@@ -163,16 +200,37 @@ class TableCapture:
             return {}
         name = self._spec.target_names[0]
         if policy == "fail":
-            raise SchemaDrift(name, [f"column {column} of the changes is not in the table" for column in new])
+            raise SchemaDrift(
+                name,
+                [f"column {column} of the changes is not in the table" for column in new],
+                next_step='add it to the table, or set schema_evolution = "evolve" to have that done, or "skip"',
+            )
         types = self._inferred(found, rows)
-        added = {column: types[column] for column in new if column in types}
+        return self._evolved(columns, {column: types[column] for column in new if column in types})
+
+    def _wider_columns(self, found: Seen, rows: DataFrame, columns: Types) -> Types:
+        """Types for columns that cannot hold what the envelopes have, where there are wider ones. Keys stay what they
+        are: the gate has them, too."""
+        if self._cdc.schema_evolution not in _EVOLVING:
+            return {}
+        keys = {key.lower() for key in self._keys}
+        narrow = misfits(rows, found, {name: kind for name, kind in columns.items() if name.lower() not in keys})
+        if not narrow:
+            return {}
+        called, types = named(narrow, found.names), self._inferred(found, rows)
+        wider = {name: widened(columns[name], types[called.get(name, name)]) for name in narrow}
+        return self._evolved(columns, {name: kind for name, kind in wider.items() if kind is not None})
+
+    def _evolved(self, columns: Types, changed: Types) -> Types:
+        """With the table; or not at all, where that is only tried."""
         self._there = None
-        if policy == "try_evolve":
+        if changed and self._cdc.schema_evolution == "try_evolve":
             try:
-                self._sinks[name].prepare(_struct({**columns, **added}))
+                for sink in self._sinks.values():
+                    sink.prepare(_struct({**columns, **changed}))
             except SchemaDrift:
                 return {}
-        return added
+        return changed
 
     def _declared(self) -> Types:
         """By the schema of the source, which tells the columns of the row or of the whole envelope, or the table."""
@@ -210,11 +268,6 @@ class TableCapture:
             own = {column.name for column in SCD2_COLUMNS} if self._history else set()
             self._there = [column for column in found if column.name.lower() not in own]
         return self._there
-
-    def _remember(self, columns: Types, told: list[str], memory: Mapping[str, Any]) -> None:
-        now = {"columns": _struct(columns).jsonValue(), "seen": told}
-        if now != memory:
-            self._store.remember(self.table.memory, json.dumps(now))
 
 
 def _one_key(spec: PipelineSpec) -> tuple[str, ...]:

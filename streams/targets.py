@@ -16,6 +16,7 @@ from ematix_flow.sinks.base import (
     OP,
     ORDER,
     PART,
+    PLACES,
     PRESENT,
     ROW,
     Batch,
@@ -285,7 +286,7 @@ class Targets:
     def _hidden(self, name: str, rows: DataFrame) -> list[str]:
         order = [EVENT_TIME, ORDER] if name in self._ordered else []
         gone = [GONE] if GONE in rows.columns and self._declared[name].mode == "merge" else []
-        gone += [name for name in (CHANGE, AT, PRESENT, OP) if name in rows.columns]
+        gone += [name for name in (CHANGE, AT, PRESENT, OP, PLACES) if name in rows.columns]
         part = [PART] if PART in rows.columns and self._sinks[name].capabilities.parted else []
         return [*part, *order, ROW, *gone] if name in self._refusing or order else part
 

@@ -17,6 +17,7 @@ from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, registry_of, 
 from ematix_flow.specs import Source
 from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
+from ematix_flow.streams.avro_envelopes import PROBLEM, envelope_texts
 from ematix_flow.streams.avro_reader import avro_columns
 from ematix_flow.streams.decode import Parsed, json_text
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
@@ -82,6 +83,8 @@ class KafkaSource:
             avro.needed()
             self._registry = registry_of(connection, self._user)
         self._avro: str | None = None
+        self.envelopes = False
+        """Values are change envelopes, whose rows have the columns that each was written with."""
         there = ranges(connection, self._topics, self._user)
         if source.on_data_loss == "fail":
             check_nothing_is_lost(next_positions(store.checkpoint, self._topics), there, self._user)
@@ -179,6 +182,10 @@ class KafkaSource:
             return Parsed(rows, {"value": value}, F.lit(False), F.lit(None).cast("string"))
         if self.payload_format == "avro":
             assert self._registry is not None
+            if self.envelopes:
+                texts = envelope_texts(rows, column, _TEXT, self._registry)
+                found = json_text(texts, _TEXT, self.payload_schema.fields)
+                return replace(found, wrong=F.col(PROBLEM).isNotNull() | found.wrong, message=F.col(PROBLEM))
             return avro_columns(rows, column, self.payload_schema, self._registry, self._avro)
         content, wrong, why = value, value.isNull(), F.when(value.isNull(), F.lit(_TOMBSTONE))
         if self.payload_format == "json_schema":
