@@ -16,7 +16,7 @@ from ematix_flow.errors import FlowError
 from ematix_flow.specs import PipelineSpec, Source, Transform
 from ematix_flow.streams.run import run_spec
 from ematix_flow.testing import PipelineTest, pipeline_test
-from tests.contract.backends import Backend, DuckDB, MariaDB, Postgres, SQLite
+from tests.contract.backends import Backend, Delta, DuckDB, MariaDB, Postgres, SQLite
 from tests.services.kafka import kafka
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -323,7 +323,7 @@ def test_a_target_without_a_key_is_refused_in_words() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", [DuckDB, SQLite, Postgres, MariaDB], ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", [DuckDB, SQLite, Postgres, MariaDB, Delta], ids=lambda backend: backend.name)
 def test_a_history_has_every_version_and_a_delete_closes_it(
     backend: type[Backend], tmp_path: Path, spark: SparkSession
 ) -> None:
