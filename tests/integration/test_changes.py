@@ -2,7 +2,8 @@
 
 import json
 import os
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from ematix_flow.specs import PipelineSpec, Source, Transform
 from ematix_flow.streams.run import run_spec
 from ematix_flow.testing import PipelineTest, pipeline_test
 from tests.contract.backends import Backend, Delta, DuckDB, MariaDB, Postgres, SQLite
+from tests.integration.test_kafka_schemas import avro
 from tests.services.kafka import kafka
+from tests.services.schema_registry import schema_registry
+from tests.unit.test_avro_envelopes import ENVELOPE
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -410,6 +414,40 @@ def test_a_topic_with_tombstones(tmp_path: Path, spark: SparkSession) -> None:
     result = run_spec(spec, bounded=True, spark=spark)
     assert target.read(StructType()) == [{"id": 1, "name": "a"}]
     assert (result.changes["skipped"], result.dlq_rows) == (1, {"decode": 1})
+
+
+@pytest.mark.slow
+def test_avro_envelopes_have_the_types_and_columns_of_their_schema(tmp_path: Path, spark: SparkSession) -> None:
+    server, registry = kafka(), schema_registry()
+    topic = server.new_topic()
+    later = json.loads(json.dumps(ENVELOPE))
+    later["fields"][0]["type"][1]["fields"].append({"name": "city", "type": ["null", "string"], "default": None})
+
+    def sent(schema: dict[str, Any], place: int, op: str, row: dict[str, Any] | None, old: Any = None) -> bytes:
+        id = registry.register(f"{topic}-value", schema)
+        return avro(schema, id, {"before": old, "after": row, "source": {"pos": place}, "op": op})
+
+    at = datetime(2026, 3, 1, 8, 30, 0, 123456, tzinfo=UTC)
+    row = {"id": 1, "price": Decimal("123.45"), "day": 19_000, "at": at, "tags": ["x"]}
+    first = [sent(ENVELOPE, 1, "c", row), sent(ENVELOPE, 2, "c", row | {"id": 2, "price": None})]
+    server.send(topic, [*first, None, b"no avro", sent(ENVELOPE, 3, "d", None, row | {"id": 2})], key="k")
+    target = DuckDB(tmp_path, spark)
+    connection = KafkaConnection(
+        bootstrap_servers=server.bootstrap, payload_format="avro", schema_registry_url=registry.url
+    )
+    spec = PipelineSpec(
+        name="avro",
+        sources=[Source(connection=connection, query=topic)],
+        targets=[target.target(keys=["id"])],
+        transform=Transform(cdc=CDC(schema_evolution="evolve"), on_error="dlq"),
+    )
+    result = run_spec(spec, bounded=True, spark=spark)
+    assert (result.changes["skipped"], result.changes["deletes"], result.dlq_rows) == (1, 1, {"decode": 1})
+    server.send(topic, [sent(later, 4, "c", row | {"id": 3, "city": "Oslo"})], key="k")
+    run_spec(spec, bounded=True, spark=spark)
+    found = sorted(tuple(one.values()) for one in target.read(StructType()))
+    same = (Decimal("123.45"), date(2022, 1, 8), at.replace(tzinfo=None), ["x"])
+    assert found == [(1, *same, None), (3, *same, "Oslo")]
 
 
 @pytest.mark.slow
