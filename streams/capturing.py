@@ -167,6 +167,10 @@ class TableCapture:
             columns |= self._wider_columns(found, rows, columns)
         else:
             columns = wanted or known or self._inferred(found, rows)
+            if wanted and self._cdc.many:
+                # Of the columns that are declared, each table has its own.
+                types = {} if all(name in wanted for name in found.names) else self._inferred(found, rows)
+                columns = {name: wanted.get(name) or types[name] for name in found.names}
         for key in self._keys:
             if key.lower() not in {name.lower() for name in columns}:
                 from pyspark.sql.types import StringType
