@@ -33,7 +33,7 @@ DebeziumJsonEngine(properties=given["properties"], handler=Handler(), jvm_opts=[
 
 
 class Debezium(Server):
-    """Reads the tables of a PostgreSQL database. Its topics are `prefix.schema.table`."""
+    """Reads the tables of a PostgreSQL or MySQL database. Its topics are `prefix.schema.table`."""
 
     def __init__(self, url: str, bootstrap: str, prefix: str, **properties: str) -> None:
         super().__init__()
@@ -41,33 +41,50 @@ class Debezium(Server):
         known = {
             "name": prefix,
             "topic.prefix": prefix,
-            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-            "plugin.name": "pgoutput",
-            "publication.autocreate.mode": "all_tables",
-            "slot.name": prefix,
-            "publication.name": prefix,
             "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
             "offset.storage.file.filename": str(self.folder / "offsets"),
             "offset.flush.interval.ms": "100",
             "database.hostname": place.hostname or "",
             "database.port": str(place.port),
             "database.user": place.username or "",
-            "database.password": unquote(place.password or "none"),
-            "database.dbname": place.path.lstrip("/"),
+            "database.password": unquote(place.password or ""),
             "skipped.operations": "none",
             "converter.schemas.enable": "true",
         }
+        database = place.path.lstrip("/")
+        known |= self._of_mysql(database) if place.scheme == "mysql" else self._of_postgres(database, prefix)
         given = {"bootstrap": bootstrap, "properties": known | {k.replace("_", "."): v for k, v in properties.items()}}
         (self.folder / "settings.json").write_text(json.dumps(given), encoding="utf-8")
         (self.folder / "engine.py").write_text(_ENGINE, encoding="utf-8")
         self.start()
+
+    def _of_postgres(self, database: str, prefix: str) -> dict[str, str]:
+        self._ready = "Searching for WAL resume position"
+        return {
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "plugin.name": "pgoutput",
+            "publication.autocreate.mode": "all_tables",
+            "slot.name": prefix,
+            "publication.name": prefix,
+            "database.dbname": database,
+        }
+
+    def _of_mysql(self, database: str) -> dict[str, str]:
+        self._ready = "Keepalive thread is running"
+        return {
+            "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+            "database.server.id": str(self.port),
+            "database.include.list": database,
+            "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+            "schema.history.internal.file.filename": str(self.folder / "history"),
+        }
 
     def command(self) -> Sequence[str]:
         return [str(_python()), str(self.folder / "engine.py"), str(self.folder / "settings.json")]
 
     def answers(self) -> bool:
         """It reads the log of the database."""
-        return "Searching for WAL resume position" in self.log.read_text(errors="replace")
+        return self._ready in self.log.read_text(errors="replace")
 
 
 @functools.cache
