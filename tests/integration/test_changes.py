@@ -170,6 +170,8 @@ def test_bad_envelopes_are_kept_one_by_one() -> None:
             [
                 change("c", 1, {"id": 1, "name": "good"}),
                 "no json",
+                json.dumps(change("c", 9, {"id": 8})) + json.dumps({"two": {"in": "one line"}}),
+                json.dumps(change("c", 9, {"id": 8})) + "}",
                 {"hello": "world"},
                 change("x", 2, {"id": 2, "name": "?"}),
                 change("c", 3, {"name": "no key"}),
@@ -178,7 +180,7 @@ def test_bad_envelopes_are_kept_one_by_one() -> None:
             ]
         )
         result = test.run()
-        assert (result.rows_consumed, result.dlq_rows) == (7, {"decode": 5})
+        assert (result.rows_consumed, result.dlq_rows) == (9, {"decode": 7})
         assert rows(test) == [(1, "good"), (3, "good")]
         words = " ".join(str(letter.error) for letter in test.dead_letters())
         for said in ("does not say the key", 'operation "x"', "has no operation", "no row after the change"):
@@ -353,7 +355,7 @@ def test_a_history_has_every_version_and_a_delete_closes_it(
         os.utime(file, (1_700_000_000 + number,) * 2)
         run_spec(spec, bounded=True, spark=spark)
         found = [
-            (row["id"], row["name"], row["age"], _second(row["valid_from"]), _second(row["valid_to"]))
+            (row["id"], row["name"], row["age"], second(row["valid_from"]), second(row["valid_to"]))
             for row in target.read(StructType())
         ]
         return sorted(found, key=lambda row: (row[0], row[3]))
@@ -386,7 +388,7 @@ def test_a_history_has_every_version_and_a_delete_closes_it(
     )
 
 
-def _second(moment: Any) -> int | None:
+def second(moment: Any) -> int | None:
     if moment is None:
         return None
     given = datetime.fromisoformat(moment) if isinstance(moment, str) else moment

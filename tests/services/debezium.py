@@ -59,7 +59,6 @@ class Debezium(Server):
         self.start()
 
     def _of_postgres(self, database: str, prefix: str) -> dict[str, str]:
-        self._ready = "Searching for WAL resume position"
         return {
             "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
             "plugin.name": "pgoutput",
@@ -70,7 +69,6 @@ class Debezium(Server):
         }
 
     def _of_mysql(self, database: str) -> dict[str, str]:
-        self._ready = "Keepalive thread is running"
         return {
             "connector.class": "io.debezium.connector.mysql.MySqlConnector",
             "database.server.id": str(self.port),
@@ -84,7 +82,7 @@ class Debezium(Server):
 
     def answers(self) -> bool:
         """It reads the log of the database."""
-        return self._ready in self.log.read_text(errors="replace")
+        return "Starting streaming" in self.log.read_text(errors="replace")
 
 
 @functools.cache
