@@ -57,7 +57,7 @@ class Stream:
         self._inbox, self._spark = folder / "inbox", spark
         self._inbox.mkdir()
         self.spec = PipelineSpec(
-            name="tables",
+            name=f"tables-{folder.name}",
             sources=[Source(connection=ObjectStoreLocalConnection(path=str(self._inbox), format="json_lines"))],
             targets=[target],
             transform=Transform(cdc=CDC(**cdc), on_error="dlq"),
