@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.cdc.envelopes import CREATE, DELETE, ROW_TYPE, SKIP, TRUNCATE, UPDATE, Envelope, envelope_of
 from ematix_flow.cdc.logical import Field, fields_of, readable
 from ematix_flow.cdc.values import UNAVAILABLE, decoded
-from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, OP, ORDER, PRESENT, ROW
+from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, OP, ORDER, PLACES, PRESENT, ROW
 from ematix_flow.sinks.changes import EMPTY, MARK, REMOVE, UPSERT
 from ematix_flow.specs import CDC
 
@@ -23,6 +23,12 @@ TOMBSTONE = "_flow_tombstone"
 """Column of rows from a source: the record has no value."""
 PROBLEM = "_flow_problem"
 """Column of changes: why the envelope cannot be used, in words."""
+RECORD_KEY = "_flow_record_key"
+"""Column of rows from a source: the key of the record, if keys of tables are to be found there."""
+ONLY = ""
+"""The name of the table, if there is but one."""
+TABLE = "_flow_table"
+"""Column of changes, where they are of several tables: the name of the source table; NULL if the envelope has none."""
 _KIND, _BEFORE, _AFTER, _KEY, _SCHEMA, _MOMENT, _EMPTIED = (
     "_flow_kind", "_flow_before", "_flow_after", "_flow_of_key", "_flow_schema", "_flow_moment", "_flow_emptied",
 )  # fmt: skip
@@ -33,15 +39,22 @@ _OURS = "_flow_"
 class Seen:
     """What the changes of a batch are, before their values are looked at."""
 
-    skipped: int
-    truncates: int
-    rows: tuple[tuple[str, ...], ...]
+    changes: int = 0
+    """Those that are not skipped."""
+    skipped: int = 0
+    truncates: int = 0
+    rows: tuple[tuple[str, ...], ...] = ()
     """The different sets of columns of their rows after a change."""
-    rows_before: tuple[tuple[str, ...], ...]
-    unavailable: bool
+    rows_before: tuple[tuple[str, ...], ...] = ()
+    unavailable: bool = False
     """Some values were not logged."""
-    marks: bool
+    marks: bool = False
     """Some rows are to be marked as deleted."""
+    first: str = ""
+    last: str = ""
+    """The places of the first and the last change in the log."""
+    keys: tuple[str, ...] = ()
+    """Columns of the keys of the records, where these were asked for."""
     schemas: Mapping[int, Mapping[str, Field]] = field(default_factory=dict)
     """What the envelopes say of their columns, by a number that each has."""
 
@@ -70,6 +83,11 @@ def opened(rows: DataFrame, cdc: CDC) -> DataFrame:
         kind = kind.when(op == name, F.lit(SKIP if meaning in ignored else meaning))
     unknown = F.concat(F.lit('the operation "'), op, F.lit(f'" is none of {", ".join(envelope.ops)}'))
     why = F.when(op.isNull(), F.lit(f"the envelope has no operation ({_where(envelope.op)})")).otherwise(unknown)
+    table = _table(envelope, cdc)
+    if cdc.many and cdc.unlisted == "ignore":
+        kind = F.when(~table.isin(*(cdc.tables or {})), F.lit(SKIP)).otherwise(kind)
+    nameless = "the envelope does not say which table was changed"
+    why = F.when(kind.isNull(), why).when(table.isNull() & (kind != SKIP), F.lit(nameless))
     # A tombstone has no place in the log either.
     return rows.select(
         *[name for name in rows.columns if name.startswith(_OURS) and name != TOMBSTONE],
@@ -80,17 +98,30 @@ def opened(rows: DataFrame, cdc: CDC) -> DataFrame:
         F.expr(envelope.at).alias(AT),
         F.timestamp_millis(F.expr(envelope.moment)).alias(_MOMENT),
         F.expr(envelope.schema).alias(_SCHEMA),
-        F.when(kind.isNull(), why).alias(PROBLEM),
+        table.alias(TABLE),
+        why.alias(PROBLEM),
     )
 
 
-def seen(changes: DataFrame) -> Seen:
-    """One look at the changes of a batch."""
+def _table(envelope: Envelope, cdc: CDC) -> Column:
+    """As it is listed, or as it is usually called."""
+    from pyspark.sql import functions as F
+
+    if not cdc.many:
+        return F.lit(ONLY)
+    listed = [F.when(F.expr(name).isin(*(cdc.tables or {})), F.expr(name)) for name in envelope.tables]
+    return F.coalesce(*listed, F.expr(envelope.table))
+
+
+def seen(changes: DataFrame) -> dict[str | None, Seen]:
+    """One look at the changes of a batch, by table."""
     from pyspark.sql import functions as F
 
     kind, writes = F.col(_KIND), F.col(_KIND).isin(CREATE, UPDATE)
     unlogged = F.exists(F.map_values(_AFTER), lambda value: value.isin(*UNAVAILABLE))
-    found = changes.agg(
+    in_key = [F.collect_set(F.map_keys(_object(F.col(RECORD_KEY))))] if RECORD_KEY in changes.columns else []
+    found = changes.groupBy(TABLE).agg(
+        F.count_if(kind.isNull() | (kind != SKIP)),
         F.count_if(kind == SKIP),
         F.count_if(kind == TRUNCATE),
         F.collect_set(F.when(writes, F.map_keys(_AFTER))),
@@ -98,10 +129,30 @@ def seen(changes: DataFrame) -> Seen:
         F.count_if(writes & unlogged),
         F.count_if(kind == DELETE),
         F.collect_set(F.when(F.col(_SCHEMA).isNotNull(), F.struct(F.xxhash64(_SCHEMA), F.col(_SCHEMA)))),
-    ).collect()[0]
-    after, before = (tuple(tuple(names) for names in some) for some in (found[2], found[3]))
-    schemas = {number: fields for number, text in found[6] if (fields := fields_of(text))}
-    return Seen(found[0], found[1], after, before, found[4] > 0, found[5] > 0, schemas)
+        F.min(F.when(kind != SKIP, F.col(AT))),
+        F.max(F.when(kind != SKIP, F.col(AT))),
+        *in_key,
+    )
+    return {row[0]: _seen(*row[1:]) for row in found.collect()}
+
+
+def _seen(
+    changes: int, skipped: int, truncates: int, after: Any, before: Any, unlogged: int, deletes: int, schemas: Any,
+    first: str | None, last: str | None, keys: Any = (),
+) -> Seen:  # fmt: skip
+    rows, rows_before = (tuple(tuple(names) for names in some) for some in (after, before))
+    known = {number: fields for number, text in schemas if (fields := fields_of(text))}
+    key: tuple[str, ...] = max(map(tuple, keys), key=len, default=())
+    few = changes, skipped, truncates, rows, rows_before, unlogged > 0, deletes > 0
+    return Seen(*few, first or "", last or "", key, known)
+
+
+def _object(key: Column) -> Column:
+    """The key of a record, with and without the wrapper of schema and payload."""
+    from pyspark.sql import functions as F
+
+    text = key.cast("string")
+    return F.from_json(F.coalesce(F.get_json_object(text, "$.payload"), text), ROW_TYPE)
 
 
 @dataclass(frozen=True)
@@ -116,6 +167,8 @@ class Reading:
     """Columns as the envelopes call them, where they do not call them as the table does."""
     history: bool = False
     """The table keeps what rows were."""
+    overlaps: bool = False
+    """Some changes may be older than what the table has."""
 
     def __call__(self, changes: DataFrame, seen: Seen) -> DataFrame:
         """Changes for `sinks.changes`; `PROBLEM` is NULL in those that are good."""
@@ -127,7 +180,16 @@ class Reading:
         kind = F.col(_KIND)
         known = F.when(key_text.isNotNull(), of_key)
         before, after = F.col(_BEFORE), F.col(_AFTER)
-        new = {key: F.coalesce(after[self._name(key)], known[self._name(key)]) for key in self.keys}
+        # An update need not repeat what of the key stays.
+        kept = F.when((kind == UPDATE) & after.isNotNull(), before)
+        new = {
+            key: F.coalesce(
+                after[self._name(key)],
+                known[self._name(key)],
+                F.when(~F.map_contains_key(after, self._name(key)), kept[self._name(key)]),
+            )
+            for key in self.keys
+        }
         gone = {key: F.coalesce(before[self._name(key)], new[key]) for key in self.keys}
         old = {
             key: F.when(kind == UPDATE, gone[key]).otherwise(
@@ -149,7 +211,7 @@ class Reading:
         second = moved & (F.col(CHANGE) == removal)
         rows = rows.withColumn(OP, F.when(second, F.lit("")).when(kind == TRUNCATE, F.lit(DELETE)).otherwise(kind))
         if seen.truncates and not self.history:
-            rows = _emptied(rows)
+            rows = _emptied(rows, removal)
         change = F.col(CHANGE)
         is_removed, is_written = change.isin(REMOVE, MARK), change == UPSERT
         texts = {
@@ -166,11 +228,14 @@ class Reading:
         if soft:
             columns[soft] = F.when(change.isin(UPSERT, MARK), change == MARK)
         ours = {name: F.col(name) for name in rows.columns if name.startswith(_OURS)}
-        for name in (_KIND, _BEFORE, _AFTER, _KEY, _SCHEMA, _MOMENT):
+        for name in (_KIND, _BEFORE, _AFTER, _KEY, _SCHEMA, _MOMENT, TABLE):
             ours.pop(name)
+        ours.pop(RECORD_KEY, None)
         if self.history:
             ours[EVENT_TIME] = F.coalesce(F.col(_MOMENT), F.col(EVENT_TIME))
         ours[PROBLEM] = F.coalesce(F.col(PROBLEM), self._problem(kind, after, texts, columns))
+        if self.overlaps:
+            ours[PLACES] = F.lit(None).cast("string")
         if self.partial(seen):
             ours[PRESENT] = self._present(after, change)
         return rows.select(
@@ -227,6 +292,22 @@ class Reading:
         return F.coalesce(*cases)
 
 
+def misfits(changes: DataFrame, seen: Seen, columns: Mapping[str, DataType]) -> list[str]:
+    """Columns of a table that cannot hold some value of the batch."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType
+
+    called = named(list(columns), seen.names)
+    counts = []
+    for name, kind in columns.items():
+        text = F.col(_AFTER)[called.get(name, name)]
+        value = decoded(_written_out(text, called.get(name, name), seen), kind)
+        if not isinstance(kind, StringType):
+            counts.append(F.count_if(text.isNotNull() & ~text.isin(*UNAVAILABLE) & value.isNull()).alias(name))
+    found = changes.agg(*counts).collect()[0].asDict() if counts else {}
+    return [name for name, number in found.items() if number]
+
+
 def _written_out(text: Column, name: str, seen: Seen) -> Column:
     """As the schema of its envelope says; most batches know one."""
     from pyspark.sql import functions as F
@@ -240,7 +321,7 @@ def _written_out(text: Column, name: str, seen: Seen) -> Column:
     return result
 
 
-def _emptied(rows: DataFrame) -> DataFrame:
+def _emptied(rows: DataFrame, removal: str) -> DataFrame:
     """What came before the last truncate of a batch is gone with it."""
     from pyspark.sql import functions as F
 
@@ -249,7 +330,7 @@ def _emptied(rows: DataFrame) -> DataFrame:
     gone = (place < F.col(_EMPTIED)) & F.col(CHANGE).isin(UPSERT, MARK)
     return (
         rows.crossJoin(F.broadcast(last))
-        .withColumn(CHANGE, F.when(gone, F.lit(REMOVE)).otherwise(F.col(CHANGE)))
+        .withColumn(CHANGE, F.when(gone, F.lit(removal)).otherwise(F.col(CHANGE)))
         .drop(_EMPTIED)
     )
 
@@ -263,6 +344,3 @@ def named(columns: Sequence[str], found: Sequence[str]) -> dict[str, str]:
     there = set(found)
     low = {name.lower(): name for name in found}
     return {name: low[name.lower()] for name in columns if name not in there and name.lower() in low}
-
-
-__all__ = ["PROBLEM", "TOMBSTONE", "Envelope", "Reading", "Seen", "envelope_of", "named", "opened", "seen"]

@@ -43,8 +43,10 @@ class Envelope:
     """The place of the change in the log of its source, as a text: of two changes, the later one has the greater."""
     moment: str
     """When the change was made, in milliseconds since 1970."""
+    tables: tuple[str, ...]
+    """The names of the changed table, from the longest one to the shortest."""
     table: str
-    """`schema.table`, or `database.table` where there are no schemas."""
+    """The usual one of them: `schema.table`, or `database.table` where there are no schemas."""
     ignorable: str = "false"
     """Whether an envelope without an operation is none, but news of a transaction."""
     schema: str = "CAST(NULL AS STRING)"
@@ -62,7 +64,8 @@ def _debezium(cdc: CDC) -> Envelope:
     rows = {"before": cdc.before_field or "before", "after": cdc.after_field or "after"}
     texts = {name: f"source.{name}" for name in ("lsn", "file", "pos", "ts_ms", "db", "schema", "table")}
     texts |= {"op": cdc.op_field or "op", "moment": "ts_ms", "status": "status"}
-    texts |= {role: path for role, path in {"key": cdc.key_field, "ts": cdc.ts_field}.items() if path}
+    given = {"key": cdc.key_field, "ts": cdc.ts_field, "table": cdc.table_field}
+    texts |= {role: path for role, path in given.items() if path}
     wanted = [(role, path, ROW_TYPE) for role, path in rows.items()]
     wanted += [(role, path, "string") for role, path in texts.items()]
     plain = _Paths(wanted)
@@ -76,6 +79,7 @@ def _debezium(cdc: CDC) -> Envelope:
     file = f"nullif(regexp_extract({of('file')}, '([0-9]+)$', 1), '')"
     places = [_place("1", of("lsn")), _place("1", file, of("pos")), _place("0", _as_number(moment))]
     paths = tuple(tuple(path.split(".")) for path in rows.values())
+    tables = _names(of("db"), of("schema"), of("table"))
     return Envelope(
         ddl=_ddl({"schema": "string", **_union(plain.tree, wrapped.tree)}),
         op=of("op"),
@@ -85,7 +89,8 @@ def _debezium(cdc: CDC) -> Envelope:
         key=of("key"),
         at=_at(places[2:] if cdc.ts_field else places),
         moment=_millis(moment),
-        table=f"concat_ws('.', coalesce(nullif({of('schema')}, ''), {of('db')}), {of('table')})",
+        tables=tables,
+        table=f"coalesce({', '.join(tables[1:])})",
         ignorable=f"{of('status')} IN ('BEGIN', 'END')",
         schema="`schema`",
         paths=(*paths, *((_WRAPPED, *path) for path in paths)),
@@ -101,7 +106,8 @@ def _maxwell(cdc: CDC) -> Envelope:
                 ("before", cdc.before_field or "old", ROW_TYPE),
                 ("after", row, ROW_TYPE),
                 ("ts", cdc.ts_field or "ts", "string"),
-                *((name, name, "string") for name in ("position", "database", "table")),
+                ("table", cdc.table_field or "table", "string"),
+                *((name, name, "string") for name in ("position", "database")),
             ]
         )
     ).expressions
@@ -109,6 +115,7 @@ def _maxwell(cdc: CDC) -> Envelope:
     # Seconds, unless somebody names another field.
     moment = of["ts"] if cdc.ts_field else f"CAST(try_cast({of['ts']} AS BIGINT) * 1000 AS STRING)"
     places = [_place("1", file, place), _place("0", _as_number(moment))]
+    tables = _names(of["database"], of["table"])
     return Envelope(
         ddl=_ddl(paths.tree),
         op=of["op"],
@@ -118,18 +125,19 @@ def _maxwell(cdc: CDC) -> Envelope:
         key="CAST(NULL AS STRING)",
         at=_at(places[1:] if cdc.ts_field else places),
         moment=_millis(moment),
-        table=f"concat_ws('.', {of['database']}, {of['table']})",
+        tables=tables,
+        table=f"coalesce({', '.join(tables)})",
         paths=(tuple(row.split(".")),),
     )
 
 
 def _custom(cdc: CDC) -> Envelope:
     rows = {role: path for role, path in {"before": cdc.before_field, "after": cdc.after_field}.items() if path}
-    texts = {"op": cdc.op_field, "key": cdc.key_field, "ts": cdc.ts_field}
+    texts = {"op": cdc.op_field, "key": cdc.key_field, "ts": cdc.ts_field, "table": cdc.table_field}
     wanted = [(role, path, ROW_TYPE) for role, path in rows.items()]
     wanted += [(role, path, "string") for role, path in texts.items() if path]
     paths = _Paths(wanted)
-    of = dict.fromkeys(("key", "ts"), "CAST(NULL AS STRING)") | paths.expressions
+    of = dict.fromkeys(("key", "ts", "table"), "CAST(NULL AS STRING)") | paths.expressions
     return Envelope(
         ddl=_ddl(paths.tree),
         op=of["op"],
@@ -139,9 +147,19 @@ def _custom(cdc: CDC) -> Envelope:
         key=of["key"],
         at=_at([_place("0", _as_number(of["ts"]))]),
         moment=_millis(of["ts"]),
-        table="''",
+        tables=(of["table"],),
+        table=of["table"],
         paths=tuple(tuple(path.split(".")) for path in rows.values()),
     )
+
+
+def _names(*parts: str) -> tuple[str, ...]:
+    """A name with all parts, one without each of those before the last, and the last alone."""
+    known = [f"nullif({part}, '')" for part in parts]
+    *within, table = known
+    listed = [known, *([place, table] for place in reversed(within)), [table]]
+    joined = (", '.', ".join(names) for names in listed)
+    return tuple(dict.fromkeys(f"concat({names})" for names in joined))
 
 
 def _mapped(cdc: CDC, known: Mapping[str, str]) -> dict[str, str]:

@@ -27,5 +27,7 @@ class RunResult:
     """By stage: decode, event_time, transform, write."""
     changes: dict[str, int] = field(default_factory=dict)
     """CDC counters: creates, updates, deletes, skipped, idempotent_skipped, truncates."""
+    changes_by_table: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The same by source table, where changes are of several."""
     watermark: datetime | None = None
     duration_seconds: float = 0.0

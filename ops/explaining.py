@@ -14,7 +14,7 @@ from ematix_flow.ops.schema_text import schema_problem
 from ematix_flow.sinks.opening import dead_letter_cluster
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.streams.built import not_built
-from ematix_flow.streams.capturing import by_key
+from ematix_flow.streams.change_tables import by_key, with_tables
 from ematix_flow.streams.guarantee import guarantees, is_snapshot
 from ematix_flow.streams.sources.opening import source_type
 from ematix_flow.streams.transform import BadSql, parsed
@@ -58,7 +58,8 @@ def explain(spec: PipelineSpec) -> Explained:
         explained.sources.append({"name": name, "kind": kind, "query": source.query})
         if kind:
             _noted(explained, lambda source=source: source_type(source))
-    for name, target in zip(spec.target_names, spec.targets, strict=True):
+    listed = with_tables(spec)
+    for name, target in zip(listed.target_names, listed.targets, strict=True):
         facts: dict[str, Any] = {"name": name, "kind": _kind(explained, target.connection), "mode": target.mode}
         if all(one["kind"] for one in [*explained.sources, facts]):
             alone = spec.model_copy(update={"targets": (target,)})

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.streams.change_tables import with_tables
 from ematix_flow.streams.lagging import lag_of
 from ematix_flow.streams.steps import STEPS
 
@@ -92,7 +93,7 @@ class Metrics:
         # A series that is there from the start shows its first increase; one that appears with it does not.
         for metric in (self._consumed, self._batches, self._last_commit):
             metric.labels(**self._labels)
-        for target in spec.target_names:
+        for target in with_tables(spec).target_names:
             self._written.labels(**self._labels, target=target)
         for step in STEPS:
             self._seconds.labels(**self._labels, step=step)

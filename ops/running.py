@@ -116,6 +116,9 @@ def result_text(result: RunResult, spec: PipelineSpec) -> str:
         return f"{head}; there was nothing new to read"
     rows = [["rows read", f"{result.rows_consumed:,}"]]
     rows += [["rows written", f"{count:,} to {target}"] for target, count in result.rows_written.items()]
+    for name, changes in {"": result.changes, **result.changes_by_table}.items():
+        if found := {what: number for what, number in changes.items() if number}:
+            rows.append([f"changes {name}".rstrip(), by_name(found)])
     if late := sum(result.late_rows.values()):
         rows.append(["late", f"{late:,} ({by_name(result.late_rows)})"])
     if dropped := sum(result.dropped_rows.values()):

@@ -37,7 +37,10 @@ OP = "_flow_op"
 """Hidden column of changes: the operation that is counted."""
 TALLY = ("_flow_creates", "_flow_updates", "_flow_deletes", "_flow_stale")
 """Hidden columns of changes that were brought together: how many of each."""
-HIDDEN = (ROW, EVENT_TIME, ORDER, PART, GONE, CHANGE, AT, PRESENT, SINCE, OP, *TALLY)
+PLACES = "_flow_places"
+"""Hidden column of changes, if the gate may have seen later ones than some of them: the operation and the place of each
+change that was brought together here, one after the other; NULL if there is but one, or there are very many."""
+HIDDEN = (ROW, EVENT_TIME, ORDER, PART, GONE, CHANGE, AT, PRESENT, SINCE, OP, *TALLY, PLACES)
 """`GONE` is there only if rows may be withdrawn, and only in mode merge: where it is true, the row of the key goes."""
 
 
@@ -123,19 +126,21 @@ class Sink(Protocol):
         """The batch is over, however it ended; what the sink holds of it in memory can go."""
 
 
+_DRIFT_STEP = (
+    'on_drift = "evolve" adds columns and widens types, on_drift = "ignore" leaves columns out and casts to the '
+    "table's types; or change the transform, or the table"
+)
+
+
 class SchemaDrift(FlowError):
     """The rows of the pipeline no longer fit the table they go to."""
 
     code = "schema-drift"
 
-    def __init__(self, table: str, differences: list[str]) -> None:
+    def __init__(self, table: str, differences: list[str], next_step: str = _DRIFT_STEP) -> None:
         self.table = table
         self.differences = tuple(differences)
-        super().__init__(
-            f"the rows do not fit table {table}: " + "; ".join(differences),
-            next_step='on_drift = "evolve" adds columns and widens types, on_drift = "ignore" leaves columns out and '
-            "casts to the table's types; or change the transform, or the table",
-        )
+        super().__init__(f"the rows do not fit table {table}: " + "; ".join(differences), next_step=next_step)
 
 
 class TargetRefused(FlowError):

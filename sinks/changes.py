@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, HIDDEN, OP, ORDER, PRESENT, SINCE, TALLY
+from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, HIDDEN, OP, ORDER, PLACES, PRESENT, SINCE, TALLY
 from ematix_flow.sinks.ordering import ROW_HASH, row_hash
 from ematix_flow.sinks.tables import Counted, Load, literal, quoted, scd2
 from ematix_flow.state.kernel import GONE
@@ -29,6 +29,8 @@ AT_LENGTH = 41
 NEWER = "_flow_newer"
 _GATE = "_flow_gate"
 _LONGEST_NAME = 60
+_MOST_PLACES = 1000
+_COUNTED = {"c": "creates", "u": "updates", "d": "deletes"}
 
 
 # In Spark, before anything touches the target.
@@ -49,6 +51,9 @@ def last_changes(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
         for name, op in zip(TALLY[:3], "cud", strict=True)
     }
     counted[TALLY[3]] = F.sum((F.col(stale) & (F.col(OP) != "")).cast("int")).over(of_key).cast("int")
+    if PLACES in rows.columns:
+        listed = F.collect_list(F.when((F.col(OP) != "") & ~F.col(stale), F.concat(OP, AT))).over(of_key)
+        counted[PLACES] = F.when(F.size(listed).between(2, _MOST_PLACES), F.concat_ws("", listed))
     so_far = along.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     inserted = F.max(F.col(CHANGE) == UPSERT).over(so_far)
     change = F.when((F.col(CHANGE) == MARK) & inserted, F.lit(UPSERT)).otherwise(F.col(CHANGE))
@@ -84,7 +89,7 @@ def every_change(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
         unknown = F.instr(PRESENT, "0") > 0
         hashed = F.when(unknown, F.sha2(F.concat_ws("/", hashed, PRESENT, AT), 256)).otherwise(hashed)
     hashed = F.when(F.col(GONE), F.lit("gone")).otherwise(hashed)
-    return rows.withColumns({VALID_FROM: F.col(EVENT_TIME), ROW_HASH: hashed}).drop(last, OP, EVENT_TIME, ORDER)
+    return rows.withColumns({VALID_FROM: F.col(EVENT_TIME), ROW_HASH: hashed}).drop(last, OP, EVENT_TIME, ORDER, PLACES)
 
 
 def _gathered(rows: DataFrame, keys: Sequence[str], so_far: Any) -> dict[str, Column]:
@@ -150,9 +155,9 @@ Run = Callable[[str], Any]
 
 
 def apply_changes(
-    run: Run, load: Load, gate: Gate, affected: Callable[[Any], int], *, partial: bool
+    run: Run, load: Load, gate: Gate, affected: Callable[[Any], int], *, staged: Sequence[str]
 ) -> tuple[Counter[str], Counter[str]]:
-    """What became of how many rows, and of how many changes. `partial` says that not all changes have all columns."""
+    """What became of how many rows, and of how many changes. `staged` are all columns, with those that are hidden."""
     load = replace(load, firm=frozenset(load.keys))
     rows: Counter[str] = Counter()
     changes: Counter[str] = Counter()
@@ -163,11 +168,12 @@ def apply_changes(
     found = run(f"SELECT {AT} FROM {gate.truncates} WHERE target = {literal(gate.target)}").fetchone()
     mark = found[0] if found else ""
     if emptied is not None:
-        mark = max(mark, emptied)
+        newest = literal(max(mark, emptied))
         rows["deleted"] += affected(run(_emptied(load, gate, emptied)))
         run(f"DELETE FROM {gate.truncates} WHERE target = {literal(gate.target)}")
-        run(f"INSERT INTO {gate.truncates} (target, {AT}) VALUES ({literal(gate.target)}, {literal(mark)})")
+        run(f"INSERT INTO {gate.truncates} (target, {AT}) VALUES ({literal(gate.target)}, {newest})")
         changes["truncates"] = int(times)
+    # What this batch brings from before its own truncate has had its turn, and is a removal by now.
     run(f"{load.dialect.drop_temporary} IF EXISTS {NEWER}")
     known = f"COALESCE(g.{AT}, '')"
     run(
@@ -176,10 +182,13 @@ def apply_changes(
         f"WHERE s.{CHANGE} <> '{EMPTY}' AND s.{AT} >= {known} AND s.{AT} >= {literal(mark)}"
     )
     changes += _counted(run, load.source, NEWER)
+    if PLACES in staged:
+        known = run(f"SELECT {_GATE}, {PLACES} FROM {NEWER} WHERE {_GATE} <> '' AND {PLACES} IS NOT NULL").fetchall()
+        changes += too_late(known)
     load = replace(load, source=NEWER)
     same_key = load.same_key("t", "s")
     rows["deleted"] += affected(run(load.delete(f"{same_key} AND s.{CHANGE} = '{REMOVE}'")))
-    if values := {**_values(load, partial=partial), **load.filled}:
+    if values := {**_values(load, partial=PRESENT in staged), **load.filled}:
         update = load.update_from(NEWER, "s", values, f"{same_key} AND s.{CHANGE} IN ('{UPSERT}', '{MARK}')")
         rows["updated"] += affected(run(update))
     missing = f"NOT EXISTS (SELECT 1 FROM {load.table} AS t WHERE {same_key})"
@@ -193,7 +202,7 @@ def apply_changes(
 
 
 def apply_history(
-    run: Run, load: Load, gate: Gate, affected: Callable[[Any], int], *, partial: bool
+    run: Run, load: Load, gate: Gate, affected: Callable[[Any], int], *, staged: Sequence[str]
 ) -> tuple[Counter[str], Counter[str]]:
     """The same for a table of versions. A change that comes late has its place in the history, but for one moment the
     last change counts."""
@@ -202,7 +211,7 @@ def apply_history(
     mark = found[0] if found else ""
     rows: Counter[str] = Counter()
     changes: Counter[str] = Counter()
-    placed = replace(load, source=_to_be_placed(load, gate, mark, partial=partial))
+    placed = replace(load, source=_to_be_placed(load, gate, mark, partial=PRESENT in staged))
     changes += _counted(run, load.source, placed.source)
     for statement in scd2(placed):
         result = run(statement)
@@ -292,6 +301,17 @@ def _counted(run: Run, source: str, newer: str) -> Counter[str]:
     late = total - creates - updates - deletes
     assert late >= stale
     return Counter(creates=creates, updates=updates, deletes=deletes, idempotent_skipped=late)
+
+
+def too_late(gates: Iterable[tuple[str, str]]) -> Counter[str]:
+    """What to add to the counts where some of the changes of a key that is let in are older than what was there."""
+    counts: Counter[str] = Counter()
+    for gate, places in gates:
+        for start in range(0, len(places), AT_LENGTH + 1):
+            if places[start + 1 : start + 1 + AT_LENGTH] < gate:
+                counts[_COUNTED[places[start]]] -= 1
+                counts["idempotent_skipped"] += 1
+    return counts
 
 
 def _values(load: Load, *, partial: bool) -> dict[str, str]:

@@ -16,7 +16,6 @@ from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import (
     CHANGE,
     HIDDEN,
-    PRESENT,
     ROW,
     Applied,
     Batch,
@@ -164,6 +163,16 @@ class DatabaseSink(ABC):
         with self._database() as db:
             return self._columns(db)
 
+    def add_columns(self, columns: Sequence[TableColumn]) -> None:
+        """To the table as it is."""
+        with self._database() as db, transaction(db, self.begin):
+            self._add(db, columns)
+
+    def _add(self, db: Database, columns: Sequence[TableColumn]) -> None:
+        for column in columns:
+            kind = self.types.named(column)
+            db.execute(f"ALTER TABLE {self._located(db)} ADD COLUMN {quoted(column.name)} {kind}")
+
     def _gate(self, db: Database) -> Gate:
         within = self._located(db).removesuffix(quoted(self._ref.name))
         soft = (self._changes.soft_delete_column if self._changes else None) or ""
@@ -185,9 +194,7 @@ class DatabaseSink(ABC):
             if not self._columns(db):
                 self._create_table(db, self._shape.created(rows))
             fitted = self._shape.fitted(rows, self._columns(db))
-            for column in fitted.added:
-                kind = self.types.named(column)
-                db.execute(f"ALTER TABLE {self._located(db)} ADD COLUMN {quoted(column.name)} {kind}")
+            self._add(db, fitted.added)
             for column in fitted.widened:
                 self._widen(db, column)
             if self._changes is not None:
@@ -300,8 +307,8 @@ class DatabaseSink(ABC):
         """What became of how many rows."""
         if CHANGE in staged.columns:
             applied = apply_history if self._mode == "scd2" else apply_changes
-            load, partial = self._planned(db, staged, source, batch), PRESENT in staged.columns
-            rows, self._change_counts = applied(db.execute, load, self._gate(db), self._affected, partial=partial)
+            load, names = self._planned(db, staged, source, batch), staged.columns
+            rows, self._change_counts = applied(db.execute, load, self._gate(db), self._affected, staged=names)
             return rows
         counts: Counter[str] = Counter()
         for statement in MODES[self._mode](self._planned(db, staged, source, batch)):

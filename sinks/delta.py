@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ematix_flow.connections import DeltaLocalConnection
 from ematix_flow.sinks.base import AT, CHANGE, PRESENT, ROW, Applied, Batch, Capabilities, Staged
-from ematix_flow.sinks.changes import UPSERT, gate_name, last_changes
+from ematix_flow.sinks.changes import UPSERT, every_change, gate_name, last_changes
 from ematix_flow.sinks.delta_changes import Door
+from ematix_flow.sinks.delta_history import HistoryDoor
 from ematix_flow.sinks.delta_modes import MODES, Load
 from ematix_flow.sinks.delta_table import DeltaTable, write_errors_in_words
 from ematix_flow.sinks.delta_types import TYPES
@@ -37,7 +38,7 @@ class DeltaSink:
         modes=frozenset(MODES),
         visibility="a batch appears whole, with its fence, in one commit of the table's log",
         refines=True,
-        takes_changes=frozenset({"merge"}),
+        takes_changes=frozenset({"merge", "scd2"}),
         refuses=True,
     )
 
@@ -60,6 +61,11 @@ class DeltaSink:
         """Of the table as it is now; none if there is no table."""
         table = self._table()
         return table.columns() if table.exists else []
+
+    def add_columns(self, columns: Sequence[TableColumn]) -> None:
+        """To the table as it is."""
+        if columns:
+            self._table().add(columns)
 
     def _gate(self) -> DeltaTable:
         path = Path(self._path)
@@ -92,7 +98,11 @@ class DeltaSink:
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
         self._session = rows.sparkSession
         folder = batch.scratch(self._name)
-        rows = last_changes(rows, self._shape.keys) if CHANGE in rows.columns else resolved(rows, self._target)
+        if CHANGE in rows.columns:
+            gathered = every_change if self._mode == "scd2" else last_changes
+            rows = gathered(rows, self._shape.keys)
+        else:
+            rows = resolved(rows, self._target)
         rows.write.mode("overwrite").option("compression", "snappy").parquet(str(folder))
         return Staged(folder, tuple(rows.columns))
 
@@ -155,7 +165,8 @@ class DeltaSink:
         rows, gate = self._read(staged).drop(ROW), self._gate()
         filled = self._filled(rows, batch, datetime.now(UTC))
         load = Load(table, rows, application, fence.batch, self._shape.keys, filled)
-        door = Door(load, gate, (self._changes.soft_delete_column if self._changes else None) or "")
+        door_of = HistoryDoor if self._mode == "scd2" else Door
+        door = door_of(load, gate, (self._changes.soft_delete_column if self._changes else None) or "")
         done = not fence.passed(fence.generation, table.newest_transaction(application))
         counts: Counter[str] = Counter()
         batch.reached("apply/before-commit")

@@ -12,8 +12,8 @@ from functools import cached_property, reduce
 from operator import add, and_
 from typing import TYPE_CHECKING
 
-from ematix_flow.sinks.base import AT, CHANGE, HIDDEN, PRESENT, SINCE, TALLY
-from ematix_flow.sinks.changes import AT_LENGTH, EMPTY, MARK, REMOVE, UPSERT, content
+from ematix_flow.sinks.base import AT, CHANGE, HIDDEN, PLACES, PRESENT, SINCE, TALLY
+from ematix_flow.sinks.changes import AT_LENGTH, EMPTY, MARK, REMOVE, UPSERT, content, too_late
 from ematix_flow.sinks.delta_modes import Load, insert_clause, merge_rows, same_keys
 from ematix_flow.sinks.delta_table import DeltaTable
 from ematix_flow.sinks.delta_types import quoted
@@ -21,7 +21,9 @@ from ematix_flow.sinks.delta_types import quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_GATE, _PASSES = "_flow_gate", "_flow_passes"
+PASSES = "_flow_passes"
+"""Column of changes: the gate lets them in."""
+_GATE = "_flow_gate"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,10 @@ class Door:
         judged = self._judged().persist()
         try:
             counts = self._counted(judged)
-            passing = judged.where(_PASSES).drop(_PASSES)
+            if PLACES in judged.columns:
+                late = judged.where(f"{PASSES} AND {_GATE} <> '' AND {PLACES} IS NOT NULL")
+                counts += too_late(late.select(_GATE, PLACES).toLocalIterator())
+            passing = judged.where(PASSES).drop(PASSES)
             emptied = self._truncates[0]
             if emptied is not None:
                 passing = self._with_the_emptied(passing, emptied)
@@ -51,17 +56,21 @@ class Door:
         from pyspark.sql import functions as F
 
         keys = [F.col(quoted(key)) for key in self.load.keys]
-        passed = self._judged().where(_PASSES).select(*keys, AT)
-        emptied = self._truncates[0]
-        if emptied is not None:
-            none = passed.sparkSession.range(1).select(
-                *[F.lit(None).cast(passed.schema[key].dataType).alias(key) for key in self.load.keys],
-                F.lit(max(emptied, self._mark)).alias(AT),
-            )
-            passed = passed.unionByName(none)
+        passed = self._with_mark(self._judged().where(PASSES).select(*keys, AT))
         load = replace(self.load, table=self.gate, rows=passed, application=application, filled={})
         update = f"WHEN MATCHED THEN UPDATE SET {AT} = s.{AT}"
         merge_rows(load, passed, same_keys(load.keys), update, insert_clause([*load.keys, AT]))
+
+    def _with_mark(self, places: DataFrame) -> DataFrame:
+        """And where the table was emptied, if it was: the place that no key has."""
+        from pyspark.sql import functions as F
+
+        emptied = self._truncates[0]
+        if emptied is None:
+            return places
+        nobody = [F.lit(None).cast(places.schema[key].dataType).alias(key) for key in self.load.keys]
+        mark = places.sparkSession.range(1).select(*nobody, F.lit(max(emptied, self._mark)).alias(AT))
+        return places.unionByName(mark)
 
     def _judged(self) -> DataFrame:
         """Changes of rows, with the place of the last one that was let in, and whether they are."""
@@ -71,8 +80,9 @@ class Door:
         gate = self.gate.rows().alias("g")
         same = reduce(and_, [F.col(f"s.{quoted(key)}") == F.col(f"g.{quoted(key)}") for key in self.load.keys])
         known = F.coalesce(F.col(f"g.{AT}"), F.lit(""))
-        passes = (F.col(f"s.{AT}") >= known) & (F.col(f"s.{AT}") >= F.lit(max(self._mark, self._truncates[0] or "")))
-        return rows.join(gate, same, "left").select("s.*", known.alias(_GATE), passes.alias(_PASSES))
+        # What the batch brings from before its own truncate has had its turn, and is a removal by now.
+        passes = (F.col(f"s.{AT}") >= known) & (F.col(f"s.{AT}") >= F.lit(self._mark))
+        return rows.join(gate, same, "left").select("s.*", known.alias(_GATE), passes.alias(PASSES))
 
     @cached_property
     def _truncates(self) -> tuple[str | None, int]:
@@ -85,7 +95,7 @@ class Door:
 
     @cached_property
     def _mark(self) -> str:
-        """Where the table was last emptied: the place that no key has."""
+        """Where the table was last emptied."""
         from pyspark.sql import functions as F
 
         nobody = reduce(and_, [F.col(quoted(key)).isNull() for key in self.load.keys])
@@ -133,7 +143,7 @@ class Door:
         def total(name: str, which: Column) -> Column:
             return F.coalesce(F.sum(F.when(which, F.col(name))), F.lit(0))
 
-        passed = [total(name, F.col(_PASSES)) for name in TALLY[:3]]
+        passed = [total(name, F.col(PASSES)) for name in TALLY[:3]]
         everything = reduce(add, [total(name, F.lit(True)) for name in TALLY])
         *applied, seen = (int(number) for number in judged.agg(*passed, everything).collect()[0])
         creates, updates, deletes = applied

@@ -106,14 +106,16 @@ def scd2(load: Load) -> Counts:
     try:
         counts = {row["_flow_what"]: row["count"] for row in changes.groupBy("_flow_what").count().collect()}
         ends = ("valid_to", "is_current", *([SEEN_AT] if load.stale else []))
+        gone = [f"WHEN MATCHED AND s.{GONE} THEN DELETE"] if GONE in changes.columns else []
         merge_rows(
             load,
             changes,
             f"{same_keys(load.keys)} AND t.{VALID_FROM} = s.{VALID_FROM}",
+            *gone,
             f"WHEN MATCHED AND s._flow_what = 'updated' THEN UPDATE SET "
             f"{_set([*load.content, *load.filled, 'valid_to', 'is_current'])}",
             f"WHEN MATCHED THEN UPDATE SET {_set(ends)}",
-            insert_clause([name for name in changes.columns if name != "_flow_what"]),
+            insert_clause([name for name in changes.columns if name not in {"_flow_what", GONE}]),
         )
     finally:
         changes.unpersist()
@@ -154,7 +156,8 @@ def _changes(load: Load) -> DataFrame:
 
     The versions of the table, the moments at which they end, and the staged versions are one timeline per key. A
     staged version that equals what was in force just before it is left out; each other one ends where the next entry
-    begins. A version of the table always stays, with the content of a staged one that begins at the same moment.
+    begins. A version of the table always stays, with the content of a staged one that begins at the same moment. Where
+    a staged row is gone, it only ends what is before it; a version that begins at the same moment goes.
     """
     from pyspark.sql import functions as F
 
@@ -191,7 +194,10 @@ def _changes(load: Load) -> DataFrame:
         "CASE WHEN _flow_is_new THEN if(_flow_replaces, 'updated', 'inserted') "
         f"WHEN {end_differs} THEN 'closed' {seen} END"
     )
-    changed = ended.where("_flow_kind <> 'closing'").selectExpr(
+    changed = ended.where("_flow_kind <> 'closing'")
+    if GONE in load.rows.columns:
+        changed = changed.where(f"{GONE} IS NOT TRUE OR _flow_replaces")
+    changed = changed.selectExpr(
         *map(quoted, load.complete.columns),
         "_flow_end AS valid_to",
         "_flow_end IS NULL AS is_current",

@@ -43,7 +43,8 @@ def open_sink(target: Target, name: str, delivery: str = "at_least_once", change
     if target.mode not in modes:
         words = f"mode = {', '.join(sorted(modes))}" if modes else "not at all"
         raise NotBuilt(f"[transform.cdc] into {target.kind!r} with mode {target.mode!r}", instead=f"it runs: {words}")
-    grows = "evolve" if changes.schema_evolution in {"evolve", "try_evolve"} else "error"
+    # The columns are those of the table, and a value that one of them does not hold is a bad row.
+    grows = "evolve" if changes.schema_evolution in {"evolve", "try_evolve"} else "ignore"
     taking = opened(target.model_copy(update={"on_drift": grows}), connect(target.connection), name)
     taking.take_changes(changes)
     changing: Sink = taking

@@ -11,7 +11,6 @@ def not_built(spec: PipelineSpec) -> list[str]:
     """The parts of a pipeline that are declared but cannot run yet."""
     cdc = spec.transform.cdc
     parts = {
-        "[transform.cdc.tables]": cdc and cdc.tables,
         "[transform] sql with [transform.cdc]": cdc and spec.transform.sql,
         "[transform.lookups] with [transform.cdc]": cdc and spec.transform.lookups,
     }

@@ -1,59 +1,36 @@
-"""Change data capture in a pipeline: which columns the changes of a batch have, and which of them are set aside."""
+"""Change data capture in a pipeline: the envelopes of a batch become changes of the rows of one table or many."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
 
-from ematix_flow.cdc.changes import PROBLEM, Reading, Seen, named, opened, seen
-from ematix_flow.cdc.envelopes import envelope_of
-from ematix_flow.errors import DeclarationError, FlowError, Problem
-from ematix_flow.sinks.base import SchemaDrift, Sink
-from ematix_flow.sinks.drift import TableColumn, of_declared
+from ematix_flow.cdc.changes import ONLY, TABLE, Seen, opened, seen
+from ematix_flow.sinks.base import Sink
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
-from ematix_flow.streams.envelope import ERROR, PAYLOAD, Origin
-from ematix_flow.streams.sources.schemas import declared_schema
-from ematix_flow.table import SCD2_COLUMNS
+from ematix_flow.streams.change_columns import TableCapture, with_error
+from ematix_flow.streams.change_tables import ChangeTable, UnlistedTable, found_table, listed_tables
+from ematix_flow.streams.envelope import ERROR, IS_BAD, Origin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
-
-_MEMORY = "changes.json"
-_MODES = ("merge", "scd2")
-Types = dict[str, "DataType"]
 
 
-class TruncateRefused(FlowError):
-    """The source table was emptied, and the declaration says that this must not happen unseen."""
+@dataclass(frozen=True)
+class Changes:
+    """A batch as changes of rows."""
 
-    code = "truncate-refused"
-
-
-def by_key(spec: PipelineSpec) -> PipelineSpec:
-    """Changes are merged, unless something else is declared; without a key they cannot be."""
-    if spec.transform.cdc is None:
-        return spec
-    problems, targets = [], []
-    for number, target in enumerate(spec.targets):
-        if target.mode not in _MODES and "mode" in target.model_fields_set:
-            found = f'found "{target.mode}", and changes are applied by key'
-            problems.append(Problem(f"targets[{number}].mode", found, ", ".join(_MODES)))
-        elif not target.merge_keys and not spec.transform.cdc.tables:
-            found = "missing; changes are applied by key: name columns as keys, or the primary_key of the table"
-            problems.append(Problem(f"targets[{number}].keys", found))
-        if target.mode == "scd2" and spec.transform.cdc.delete_mode == "soft":
-            found = 'found "soft", and in a history a delete closes the version'
-            problems.append(Problem("transform.cdc.delete_mode", found, "hard, ignore"))
-        if target.mode != spec.targets[0].mode and "scd2" in {target.mode, spec.targets[0].mode}:
-            found = "found scd2 beside another mode"
-            problems.append(Problem(f"targets[{number}].mode", found, "the same mode for all targets of changes"))
-        targets.append(target if target.mode in _MODES else target.model_copy(update={"mode": "merge"}))
-    if problems:
-        raise DeclarationError(f'pipeline "{spec.name}"', problems, origin=spec.origin)
-    return spec.model_copy(update={"targets": tuple(targets)})
+    tables: Mapping[str, tuple[ChangeTable, DataFrame]]
+    """By source table; the tables of which there is something to say."""
+    nameless: DataFrame | None
+    """Bad envelopes that are of no table, or of one of which nothing is known yet."""
+    skipped: Mapping[str, int]
+    """Records that change nothing, by table: tombstones, which name none, and what the declaration ignores."""
 
 
 class Capture:
@@ -62,159 +39,48 @@ class Capture:
     def __init__(self, spec: PipelineSpec, sinks: Mapping[str, Sink], store: Store, origin: Origin) -> None:
         assert spec.transform.cdc is not None
         self._spec, self._cdc, self._store, self._origin = spec, spec.transform.cdc, store, origin
-        self._sinks = sinks
-        self._keys = _one_key(spec)
-        self._history = any(target.mode == "scd2" for target in spec.targets)
-        self._table: list[TableColumn] | None = None
-        self.skipped = 0
-        """Records of the latest batch that change nothing: tombstones, and what the declaration ignores."""
+        self._tables = {name: self._of(table) for name, table in listed_tables(spec, sinks).items()}
 
-    def __call__(self, good: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
+    def __call__(self, good: DataFrame, lookups: Mapping[str, DataFrame]) -> Changes:
+        from pyspark.sql import DataFrame
         from pyspark.sql import functions as F
 
         changes = opened(good, self._cdc)
         found = seen(changes)
-        if found.truncates and self._cdc.truncate_mode == "fail":
-            raise TruncateRefused(
-                f'the source table was truncated, and truncate_mode is "fail": {self._spec.target_names[0]} stays as '
-                "it is",
-                next_step='see whether that was meant; then set truncate_mode = "apply" or "ignore"',
+        skipped = {table or ONLY: one.skipped for table, one in found.items() if one.skipped}
+        named = {table: one for table, one in found.items() if table is not None and one.changes}
+        self._meet(named)
+        tables: dict[str, tuple[ChangeTable, DataFrame]] = {}
+        lost = [with_error(changes.where(f"{TABLE} IS NULL"), self._origin)] if None in found else []
+        for name, one in sorted(named.items()):
+            capture, own = self._tables[name], changes.where(F.col(TABLE) == name)
+            if capture.has_columns(one):
+                tables[name] = capture.table, capture(own, one)
+            else:
+                lost.append(capture.without_columns(own, one))
+        nameless = reduce(DataFrame.unionAll, [rows.select(ERROR).where(IS_BAD) for rows in lost]) if lost else None
+        return Changes(tables, nameless, skipped)
+
+    def _meet(self, named: Mapping[str, Seen]) -> None:
+        """Tables that are not listed."""
+        unlisted = sorted(named.keys() - self._tables.keys())
+        if unlisted and self._cdc.unlisted == "fail":
+            raise UnlistedTable(
+                f"changes of {', '.join(unlisted)} came, and [transform.cdc.tables] lists "
+                f"{', '.join(self._cdc.tables or ()) or 'none'}",
+                next_step='list it with a table and keys, or set unlisted = "ignore" or "create"',
             )
-        columns = self._columns(found, good)
-        low = {name.lower(): name for name in columns}
-        keys = tuple(low[key.lower()] for key in self._keys)
-        reading = Reading(self._cdc, keys, columns, named(list(columns), found.names), self._history)
-        rows = reading(changes, found)
-        error = self._origin.error(rows, "decode", F.lit("bad-envelope"), F.col(PROBLEM))
-        self.skipped = found.skipped
-        return rows.withColumn(ERROR, F.when(F.col(PROBLEM).isNotNull(), error)).drop(PROBLEM)
+        for name in unlisted:
+            known = {one.table.name: one.table for one in self._tables.values()}
+            self._tables[name] = self._of(found_table(self._spec, name, self._key(name, named[name]), known))
 
-    def _columns(self, found: Seen, rows: DataFrame) -> Types:
-        """As declared with the source, or else those of the table; where there is none yet, those of the first batch.
-        What is known stays as it was, and what the table needs is among them."""
-        memory = json.loads(self._store.recall(_MEMORY) or "{}")
-        known = _fields(memory.get("columns"))
-        table = self._as_it_is()
-        told = {name.lower() for name in (*found.names, *memory.get("seen", ()), *self._keys)}
-        wanted = self._declared()
-        if table:
-            types = wanted | known
-            columns = {
-                column.name: _held(types, column)
-                for column in table
-                if column.name.lower() in told or not (column.nullable or column.has_default)
-            }
-            columns |= self._new_columns(found, rows, table, columns)
-        else:
-            columns = wanted or known or self._inferred(found, rows)
-        for key in self._keys:
-            if key.lower() not in {name.lower() for name in columns}:
-                from pyspark.sql.types import StringType
+    def _key(self, name: str, found: Seen) -> tuple[str, ...]:
+        """As the records of the table have it, also when later ones have none."""
+        memory = f"key.{file_name(name)}.json"
+        known = self._store.recall(memory)
+        if known is None and found.keys:
+            self._store.remember(memory, json.dumps(found.keys))
+        return tuple(json.loads(known)) if known else found.keys
 
-                columns = {key: StringType(), **columns}
-        columns.pop(self._cdc.soft_delete_column or "", None)
-        self._remember(columns, sorted(told), memory)
-        return columns
-
-    def _new_columns(self, found: Seen, rows: DataFrame, table: Iterable[TableColumn], columns: Types) -> Types:
-        """Columns of the envelopes that the table does not have."""
-        there = {column.name.lower() for column in table}
-        new = [name for name in found.names if name.lower() not in there]
-        policy = self._cdc.schema_evolution
-        if not new or policy in {"skip", "lenient"}:
-            return {}
-        name = self._spec.target_names[0]
-        if policy == "fail":
-            raise SchemaDrift(name, [f"column {column} of the changes is not in the table" for column in new])
-        types = self._inferred(found, rows)
-        added = {column: types[column] for column in new if column in types}
-        self._table = None
-        if policy == "try_evolve":
-            try:
-                self._sinks[name].prepare(_struct({**columns, **added}))
-            except SchemaDrift:
-                return {}
-        return added
-
-    def _declared(self) -> Types:
-        """By the schema of the source, which tells the columns of the row or of the whole envelope, or the table."""
-        source, name = self._spec.sources[0], self._spec.source_names[0]
-        if source.schema is not None:
-            schema = declared_schema(source.schema, name)
-            within = _rows_within(schema, envelope_of(self._cdc).paths)
-            return within or {field.name: field.dataType for field in schema.fields}
-        definition = self._spec.targets[0].table and self._spec.targets[0].table.definition
-        if not definition:
-            return {}
-        return {column.name: column.type for column in of_declared(definition.columns)}
-
-    def _inferred(self, found: Seen, rows: DataFrame) -> Types:
-        """From the JSON of all envelopes of the batch."""
-        from pyspark.sql import functions as F
-        from pyspark.sql.types import StringType, StructType
-
-        if all(name in found.fields for name in found.names):
-            ddl = ", ".join(f"`{name}` {found.fields[name].kind}" for name in found.names)
-            return {field.name: field.dataType for field in declared_schema(ddl, self._spec.source_names[0]).fields}
-        texts = rows.select(F.col(PAYLOAD).cast("string"))
-        session: Any = rows.sparkSession._jsparkSession  # noqa: SLF001
-        strings = rows.sparkSession._jvm.org.apache.spark.sql.Encoders.STRING()  # type: ignore[union-attr]  # noqa: SLF001
-        dataset = getattr(texts._jdf, "as")(strings)  # noqa: SLF001
-        schema = StructType.fromJson(json.loads(session.read().json(dataset).schema().json()))
-        types = _rows_within(schema, envelope_of(self._cdc).paths)
-        return {name: types.get(name, StringType()) for name in found.names}
-
-    def _as_it_is(self) -> list[TableColumn]:
-        """The table does not change while the pipeline runs, unless the pipeline changes it."""
-        if not self._table:
-            tables: Iterable[list[TableColumn]] = (s.columns() for s in self._sinks.values())  # type: ignore[attr-defined]
-            found = next((columns for columns in tables if columns), [])
-            own = {column.name for column in SCD2_COLUMNS} if self._history else set()
-            self._table = [column for column in found if column.name.lower() not in own]
-        return self._table
-
-    def _remember(self, columns: Types, told: list[str], memory: Mapping[str, Any]) -> None:
-        now = {"columns": _struct(columns).jsonValue(), "seen": told}
-        if now != memory:
-            self._store.remember(_MEMORY, json.dumps(now))
-
-
-def _one_key(spec: PipelineSpec) -> tuple[str, ...]:
-    found = {target.merge_keys for target in spec.targets}
-    if len(found) > 1:
-        listed = "; ".join(", ".join(keys) for keys in sorted(found))
-        problem = Problem("[[targets]] keys", f"found {listed}", "the same keys for all targets of [transform.cdc]")
-        raise DeclarationError(f'pipeline "{spec.name}"', [problem], origin=spec.origin)
-    return found.pop()
-
-
-def _rows_within(schema: StructType, paths: Iterable[tuple[str, ...]]) -> Types:
-    """The columns of the rows at these places of an envelope."""
-    from pyspark.sql.types import StructType
-
-    types: Types = {}
-    for path in paths:
-        kind: Any = schema
-        for part in path:
-            inside = isinstance(kind, StructType) and part in kind.fieldNames()
-            kind = kind[part].dataType if inside else None
-        if isinstance(kind, StructType):
-            types |= {field.name: field.dataType for field in kind.fields if field.name not in types}
-    return types
-
-
-def _held(types: Types, column: TableColumn) -> DataType:
-    low = {name.lower(): kind for name, kind in types.items()}
-    return low.get(column.name.lower(), column.type)
-
-
-def _struct(columns: Types) -> StructType:
-    from pyspark.sql.types import StructField, StructType
-
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
-
-
-def _fields(known: Any) -> Types:
-    from pyspark.sql.types import StructType
-
-    return {field.name: field.dataType for field in StructType.fromJson(known).fields} if known else {}
+    def _of(self, table: ChangeTable) -> TableCapture:
+        return TableCapture(table, self._cdc, self._store, self._origin)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ematix_flow.cdc.changes import TOMBSTONE
+from ematix_flow.cdc.changes import RECORD_KEY, TOMBSTONE
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART
 from ematix_flow.specs import PipelineSpec
@@ -66,6 +66,8 @@ class Carried:
     """Rows of other sources are beside it, whose numbers and parts must not be its own."""
     changes: bool = False
     """It is a change of a table: its text is needed, and a record without a value is no bad row."""
+    record_key: bool = False
+    """The key of the record, which tells that of a table."""
     named: frozenset[str] = frozenset()
     """Columns that the declaration calls by name and that may lie beside the payload, such as `_key`."""
 
@@ -83,6 +85,7 @@ class Carried:
             part=first is None and spec.delivery == "exactly_once",
             several=len(spec.sources) > 1,
             changes=spec.transform.cdc is not None,
+            record_key=spec.transform.cdc is not None and spec.transform.cdc.unlisted == "create",
             named=_named(spec),
         )
 
@@ -252,6 +255,7 @@ def wrapped(
         EVENT_TIME: moment if timed else None,
         ORDER: decoded.order if carried.order else None,
         KEY: record,
+        RECORD_KEY: decoded.key if carried.record_key else None,
         NUMBER: number if carried.number else None,
         PART: part if carried.part else None,
         GONE: decoded.gone,

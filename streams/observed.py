@@ -64,11 +64,17 @@ class Passing:
     def __init__(self, rows: DataFrame) -> None:
         from pyspark.sql import Observation
 
-        self._observation = Observation()
+        self._observation, self._unobserved = Observation(), rows
         self.rows = rows.observe(self._observation, *_metrics(rows))
 
     def seen(self) -> Seen:
-        return _seen(self._observation.get)
+        from py4j.protocol import Py4JError
+
+        try:
+            return _seen(self._observation.get)
+        except Py4JError:
+            # Where no good row is left, Spark replaces the rest of the plan by nothing, the counts included.
+            return _seen(self._unobserved.agg(*_metrics(self._unobserved)).collect()[0].asDict())
 
 
 def observed(rows: DataFrame) -> DataFrame:

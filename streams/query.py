@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.sinks.base import Sink
 from ematix_flow.specs import PipelineSpec
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-BatchTransform = Callable[["DataFrame", Mapping[str, "DataFrame"]], "DataFrame"]
+BatchTransform = Callable[["DataFrame", Mapping[str, "DataFrame"]], Any]
+"""Rows of a batch become other rows, or changes of tables."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def _decoded(
     for batch in batches:
         rows, problems = [], []
         for value in batch.column(column).to_pylist():
-            row, problem = _read(value, registry, read)
+            row, problem = read_record(value, registry, read)
             rows.append(row)
             problems.append(problem)
         yield batch.append_column(_ROW, _typed(rows, problems, kind)).append_column(
@@ -63,8 +63,10 @@ def _decoded(
         )
 
 
-def _read(value: bytes | None, registry: Registry, read: ReadRecord) -> tuple[Any, str | None]:
-    """The row, or what is wrong with it."""
+def read_record(
+    value: bytes | None, registry: Registry, read: Callable[[SchemaId, bytes], Any]
+) -> tuple[Any, str | None]:
+    """What `read` makes of it, or what is wrong with it."""
     if value is None:
         return None, "the record has no value: it is a tombstone"
     found = registry.opened(value)

@@ -22,13 +22,13 @@ from ematix_flow.state.rewinding import begin_again
 from ematix_flow.state.store import Store, open_beside, open_store
 from ematix_flow.streams.backfill import Range
 from ematix_flow.streams.built import refuse_what_is_not_built
-from ematix_flow.streams.capturing import by_key
+from ematix_flow.streams.change_tables import by_key, with_tables
 from ematix_flow.streams.failures import explained, spark_errors_in_words
 from ematix_flow.streams.functions import register
 from ematix_flow.streams.lookups import Lookups
 from ematix_flow.streams.needs import jar_groups_of
 from ematix_flow.streams.query import Plan, plan, start
-from ematix_flow.streams.runner import BatchReport, Drained, Runner, Tally
+from ematix_flow.streams.runner import BatchReport, Drained, Runner, Tally, in_all
 from ematix_flow.streams.session import WITH_STATE, session_for
 from ematix_flow.streams.source_order import note_order
 from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
@@ -115,6 +115,9 @@ class Ending:
 
 
 def open_sinks(spec: PipelineSpec) -> dict[str, Sink]:
+    if spec.transform.cdc is not None and spec.transform.cdc.many:
+        # Each table has its own.
+        return {}
     targets = zip(spec.target_names, spec.targets, strict=True)
     return {name: open_sink(target, name, spec.delivery, spec.transform.cdc) for name, target in targets}
 
@@ -233,17 +236,19 @@ def _open_when_there_is_input(
 
 
 def _result(spec: PipelineSpec, tally: Tally, status: str, watermark: int | None, seconds: float) -> RunResult:
+    names = with_tables(spec).target_names
     return RunResult(
         pipeline=spec.name,
         status=status,
         batches=tally.batches,
         rows_consumed=tally.consumed,
-        rows_written={name: tally.written[name] for name in spec.target_names},
+        rows_written={name: tally.written[name] for name in dict.fromkeys([*names, *tally.written])},
         row_counts={name: dict(counts) for name, counts in tally.counts.items()},
         late_rows=dict(tally.late),
         dlq_rows=dict(tally.dead),
         dropped_rows=dict(tally.dropped),
-        changes=dict(tally.changes),
+        changes=in_all(tally.changes),
+        changes_by_table={table: in_all({table: counts}) for table, counts in tally.changes.items() if table},
         watermark=None if watermark in (None, NO_WATERMARK) else _EPOCH + timedelta(microseconds=watermark),
         duration_seconds=seconds,
     )

@@ -15,6 +15,7 @@ from ematix_flow.state.store import Store
 from ematix_flow.streams.bisecting import without_culprits
 from ematix_flow.streams.clocks import Clocks
 from ematix_flow.streams.failures import BadRowError, is_of_a_row
+from ematix_flow.streams.lanes import Lanes
 from ematix_flow.streams.lookups import Lookups
 from ematix_flow.streams.observed import Arrived, Seen, notes_among, seen_among, seen_by
 from ematix_flow.streams.open_windows import OpenWindows, Told
@@ -22,7 +23,7 @@ from ematix_flow.streams.query import Plan
 from ematix_flow.streams.set_aside import SetAside, letters
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.steps import Stopwatch, reached
-from ematix_flow.streams.targets import Staging, Targets, wanted, with_numbers
+from ematix_flow.streams.targets import Targets, wanted, with_numbers
 from ematix_flow.streams.watermark import current, last_planned
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     late: Counter[str] = field(default_factory=Counter)
     counts: Mapping[str, Counter[str]] = field(default_factory=dict)
-    changes: Counter[str] = field(default_factory=Counter)
+    changes: dict[str, Counter[str]] = field(default_factory=dict)
+    """By table."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,14 @@ class Routed:
 
     taken: DataFrame
     """As the streaming plan gives them, bad rows tagged."""
-    produced: DataFrame
-    """What the transform made of the good ones; bad rows tagged again."""
+    produced: Any
+    """What the transform made of the good ones; bad rows tagged again. Rows, or changes of several tables."""
+
+
+def in_all(changes: Mapping[str, Counter[str]]) -> dict[str, int]:
+    """Of all tables together."""
+    found: Counter[str] = sum(changes.values(), Counter())
+    return {what: found[what] for what in CHANGES} if changes else {}
 
 
 class Drained(Exception):
@@ -120,7 +128,11 @@ class Runner:
         on_step: Callable[[str, int], None],
     ) -> None:
         self._spec, self._sources, self._store, self._plan, self._lookups = spec, sources, store, plan, lookups
-        self._targets = Targets(spec, sinks, plan.origin, store, self._set_aside)
+        self._targets: Targets | Lanes = (
+            Lanes(plan.origin, store, self._set_aside)
+            if plan.capture
+            else Targets(spec, sinks, plan.origin, store, self._set_aside)
+        )
         self._on_batch, self.on_step = on_batch, on_step
         self._policy = spec.transform.on_error
         self._open = OpenWindows(store, plan.operator) if plan.operator else None
@@ -132,7 +144,7 @@ class Runner:
         self.watch = Stopwatch()
         self.consumed = self.kept = 0
         self.written: dict[str, int] = {}
-        self.changes: dict[str, int] = {}
+        self.changes: dict[str, Counter[str]] = {}
         self.bad = SetAside()
         self.told = Told(self._open.held()) if self._open else None
         latest = self.told.held.latest if self.told else ()
@@ -189,17 +201,17 @@ class Runner:
         return Routed(rows, self._transformed(batch, wanted(rows)))
 
     @step
-    def stage(self, batch: Batch, routed: Routed) -> Staging:
+    def stage(self, batch: Batch, routed: Routed) -> Any:
         """3. Every target writes the rows where nobody reads. Under `fail`, a bad row ends the batch here."""
         staging, taken = self._staged(batch, routed)
-        self.consumed, self.kept = taken.rows, (staging.seen or taken).kept
+        self.consumed, self.kept = taken.rows, taken.kept
         self.bad.seen(taken, routed.taken)
         if self._open is not None:
             self._arrived = taken.inputs
             latest = self.clocks.after(taken.inputs)
             self.told = self._open.told(batch.number, notes_among(taken, routed.taken), latest)
-        if staging.seen is not None:
-            self.bad.seen(staging.seen, staging.fitted)
+        for seen, rows in staging.looked_at:
+            self.bad.seen(seen, rows)
         self._fail_if_asked()
         return self._targets.settled(batch, staging)
 
@@ -211,14 +223,12 @@ class Runner:
         self._store.save(batch.number)
 
     @step
-    def apply(self, batch: Batch, staging: Staging) -> None:
+    def apply(self, batch: Batch, staging: Any) -> None:
         """5. One transaction per target, each behind its own fence."""
         staging, done = self._targets.apply(batch, staging)
-        rows = self.kept - staging.left_out
-        self.written = {name: rows if name in done else 0 for name in self._spec.target_names}
-        if self._plan.capture is not None:
-            self.changes = {**dict.fromkeys(CHANGES, 0), **self._targets.changes}
-            self.changes["skipped"] = self._plan.capture.skipped if done else 0
+        self.written = {name: rows if name in done else 0 for name, rows in staging.rows(self.kept).items()}
+        if isinstance(self._targets, Lanes):
+            self.changes = self._targets.changes
 
     @step
     def divert(self, batch: Batch) -> None:
@@ -239,8 +249,8 @@ class Runner:
         self.tally.consumed += self.consumed
         self.tally.written.update(self.written)
         self.tally.counts = self._targets.counts
-        for what, number in self.changes.items():
-            self.tally.changes[what] += number
+        for table, changes in self.changes.items():
+            self.tally.changes.setdefault(table, Counter()).update(changes)
         self.tally.dead.update(self._counted("dlq"))
         self.tally.dropped.update(self._counted("drop"))
         if self.told is not None:
@@ -263,7 +273,7 @@ class Runner:
             dead=self._counted("dlq"),
             dropped=self._counted("drop"),
             seconds=dict(self.watch.latest),
-            changes=dict(self.changes),
+            changes=in_all(self.changes),
             windows=self.told,
             operator="join" if self._spec.transform.join else "window" if self._open else None,
         )
@@ -287,13 +297,13 @@ class Runner:
             self._query.awaitTermination(_POLL_SECONDS)  # type: ignore[arg-type]  # it takes fractions
         self._query.stop()
 
-    def _transformed(self, batch: Batch, good: DataFrame) -> DataFrame:
+    def _transformed(self, batch: Batch, good: DataFrame) -> Any:
         transform = self._plan.batch_transform
         if transform is None:
             return good
         return transform(with_numbers(good), self._lookups.tables(batch.number, good.sparkSession))
 
-    def _staged(self, batch: Batch, routed: Routed) -> tuple[Staging, Seen]:
+    def _staged(self, batch: Batch, routed: Routed) -> tuple[Any, Seen]:
         """With what Spark has counted on the way."""
         from pyspark.errors import PySparkException
 
@@ -301,7 +311,7 @@ class Runner:
         try:
             return self._targets.stage(batch, routed.produced, self._seen_by_spark, counted=counted)
         except PySparkException as error:
-            if counted or self._policy == "fail" or not is_of_a_row(error):
+            if counted or self._plan.capture or self._policy == "fail" or not is_of_a_row(error):
                 raise
             # A transform over a whole batch failed on a row, and does not say on which.
             good, errors = without_culprits(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from ematix_flow.sinks.base import (
     OP,
     ORDER,
     PART,
+    PLACES,
     PRESENT,
     ROW,
     Batch,
@@ -24,6 +25,7 @@ from ematix_flow.sinks.base import (
     TargetRefused,
 )
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.state.home import file_name
 from ematix_flow.state.kernel import GONE
 from ematix_flow.state.store import Store
 from ematix_flow.streams.envelope import (
@@ -72,6 +74,17 @@ class Staging:
     staged: Mapping[str, Staged]
     refused: Refused
 
+    @property
+    def looked_at(self) -> Iterator[tuple[Seen, DataFrame]]:
+        """What passed, with the rows that did."""
+        if self.seen is not None:
+            yield self.seen, self.fitted
+
+    def rows(self, taken: int) -> dict[str, int]:
+        """How many go to each target, of so many good rows that were taken."""
+        kept = self.seen.kept if self.seen is not None else taken
+        return dict.fromkeys(self.staged, kept - self.left_out)
+
     @cached_property
     def left_out(self) -> int:
         """How many of the good rows are not staged, because they, or others of the same row of the source, are refused.
@@ -91,13 +104,16 @@ class Targets:
         origin: Origin,
         store: Store,
         on_refused: Callable[[list[str]], None],
+        table: str = "",
     ) -> None:
+        """`table` tells the notes of several of them apart."""
         # A target that may refuse rows comes before those that take everything: then nothing is visible yet.
         self._sinks = dict(sorted(sinks.items(), key=lambda item: not item[1].capabilities.refuses))
         self._refusing = [name for name, sink in self._sinks.items() if sink.capabilities.refuses]
         self._declared = dict(zip(spec.target_names, spec.targets, strict=True))
         self._ordered = {name for name, target in self._declared.items() if target.mode in {"merge", "scd2"}}
         self._origin, self._store, self._on_refused = origin, store, on_refused
+        self._note = f"refused.{file_name(table)}.json" if table else _NOTE
         self._prepared: StructType | None = None
         self._tables: dict[str, StructType] = {}
         self._cached: DataFrame | None = None
@@ -129,10 +145,10 @@ class Targets:
         assert fewer.seen is not None
         return replace(fewer, seen=replace(fewer.seen, bad=len(bad), errors=tuple(error for _, error in bad)))
 
-    def settled(self, batch: Batch, staging: Staging) -> Staging:
+    def settled(self, batch: Batch, staging: Staging, *, alone: bool = True) -> Staging:
         """With several targets that may refuse rows, none may have taken the batch when another one refuses a row of
-        it; so they are asked first."""
-        if len(self._refusing) < 2 or self._recalled(batch) is not None:
+        it; so they are asked first. Without `alone`, there are more of them elsewhere."""
+        if len(self._refusing) < 1 + alone or self._recalled(batch) is not None:
             return staging
         return self._without_refused(batch, staging)
 
@@ -205,11 +221,11 @@ class Targets:
 
     def _remember(self, batch: Batch, refused: Refused) -> None:
         note = {"generation": batch.generation, "batch": batch.number, "rows": refused}
-        self._store.remember(_NOTE, json.dumps(note))
+        self._store.remember(self._note, json.dumps(note))
         self._store.save(batch.number)
 
     def _recalled(self, batch: Batch) -> Refused | None:
-        known = json.loads(self._store.recall(_NOTE) or "{}")
+        known = json.loads(self._store.recall(self._note) or "{}")
         if (known.get("generation"), known.get("batch")) != (batch.generation, batch.number):
             return None
         return {int(row): reason for row, reason in known["rows"].items()}
@@ -270,7 +286,7 @@ class Targets:
     def _hidden(self, name: str, rows: DataFrame) -> list[str]:
         order = [EVENT_TIME, ORDER] if name in self._ordered else []
         gone = [GONE] if GONE in rows.columns and self._declared[name].mode == "merge" else []
-        gone += [name for name in (CHANGE, AT, PRESENT, OP) if name in rows.columns]
+        gone += [name for name in (CHANGE, AT, PRESENT, OP, PLACES) if name in rows.columns]
         part = [PART] if PART in rows.columns and self._sinks[name].capabilities.parted else []
         return [*part, *order, ROW, *gone] if name in self._refusing or order else part
 

@@ -20,6 +20,7 @@ from ematix_flow.result import RunResult
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters, Which
 from ematix_flow.state.home import dead_letters_of
+from ematix_flow.streams.change_tables import with_tables
 from ematix_flow.streams.needs import jar_groups_of
 from ematix_flow.streams.run import run_spec
 from ematix_flow.streams.session import session_for
@@ -126,10 +127,11 @@ class PipelineTest:
         return self.result
 
     def rows(self, target: str | None = None) -> list[dict[str, Any]]:
-        """What a target holds, in order of its columns from left to right; scd2: of key and `valid_from`."""
-        number = _index("target", self.spec.target_names, target)
-        file = database(self._folder, number)
-        return read_table(self._offline.targets[number], file) if file.exists() else []
+        """What a target holds, in order of its columns from left to right; scd2: of key and `valid_from`. Where changes
+        are of many tables, each is a target."""
+        number = _index("target", with_tables(self.spec).target_names, target)
+        file = database(self._folder, number % len(self.spec.targets))
+        return read_table(with_tables(self._offline).targets[number], file) if file.exists() else []
 
     def dead_letters(self, stage: str | None = None) -> list[DeadLetter]:
         """The rows that were kept under `on_error = "dlq"`, oldest first, or those of one stage."""

@@ -43,6 +43,8 @@ class CDC(Declared):
     """Path of the key."""
     ts_field: Name | None = None
     """Path of the time of the change."""
+    table_field: Name | None = None
+    """Path of the name of the changed table, with `tables`; built-in envelopes know theirs."""
     op_map: dict[str, Annotated[str, BeforeValidator(_in_full)]] | None = None
     """Operation in the event -> create, read, update, delete or truncate; c, r, u, d and t for short."""
     delete_mode: Literal["hard", "soft", "ignore"] = "hard"
@@ -54,14 +56,19 @@ class CDC(Declared):
     schema_evolution: Literal["skip", "fail", "evolve", "try_evolve", "lenient"] = "skip"
     """What happens to columns that the target does not have."""
     tables: dict[str, CDCTable] | None = None
-    """Source table -> target table, when one source carries the changes of many."""
+    """Source table, such as `inventory.customers` -> target table, when one source carries the changes of many."""
     unlisted: Literal["ignore", "create", "fail"] = "fail"
     """What happens to changes of tables that `tables` does not list."""
+
+    @property
+    def many(self) -> bool:
+        """Whether the changes are of several tables, each with a target table of its own."""
+        return self.tables is not None or self.unlisted != "fail"
 
     @check
     def _custom_says_where(self) -> Iterator[Complaint]:
         if self.envelope == "custom":
-            for key in ("op_field", "after_field", "op_map"):
+            for key in ("op_field", "after_field", "op_map", *(("table_field",) if self.many else ())):
                 if not getattr(self, key):
                     yield Complaint((key,), f'missing; envelope = "custom" needs {key}')
 
@@ -79,3 +86,17 @@ class CDC(Declared):
         if self.delete_mode != "soft" and self.soft_delete_column is not None:
             found = f'has no meaning with delete_mode = "{self.delete_mode}", only with "soft"'
             yield Complaint(("soft_delete_column",), found)
+
+    @check
+    def _each_table_has_its_own_target(self) -> Iterator[Complaint]:
+        taken: dict[str, str] = {}
+        for source, into in (self.tables or {}).items():
+            if into.table in taken:
+                found = f'found "{into.table}", which is also the table of "{taken[into.table]}"'
+                yield Complaint(("tables", source, "table"), found, "a table of its own")
+            taken.setdefault(into.table, source)
+
+    @check
+    def _table_field_has_a_use(self) -> Iterator[Complaint]:
+        if self.table_field is not None and not self.many:
+            yield Complaint(("table_field",), "has no meaning without tables")

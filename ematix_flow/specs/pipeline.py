@@ -131,7 +131,7 @@ class PipelineSpec(Declared):
 
     @check
     def _tables_are_named(self) -> Iterator[Complaint]:
-        if self.transform.cdc and self.transform.cdc.tables:
+        if self.transform.cdc and self.transform.cdc.many:
             return
         for i, target in enumerate(self.targets):
             if target.kind in SQL_KINDS and target.table is None:
@@ -139,8 +139,8 @@ class PipelineSpec(Declared):
 
     @check
     def _rows_can_be_matched(self) -> Iterator[Complaint]:
-        tables = self.transform.cdc.tables if self.transform.cdc else None
-        if tables and all(table.keys for table in tables.values()):
+        cdc = self.transform.cdc
+        if cdc and cdc.many and all(table.keys for table in (cdc.tables or {}).values()):
             return
         for i, target in enumerate(self.targets):
             if target.mode in ("merge", "scd2") and not target.merge_keys:

@@ -18,6 +18,7 @@ from ematix_flow.specs import Source
 from ematix_flow.specs.position import Position
 from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
+from ematix_flow.streams.avro_envelopes import PROBLEM, envelope_texts
 from ematix_flow.streams.avro_reader import avro_columns
 from ematix_flow.streams.decode import Parsed, json_text
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
@@ -87,6 +88,8 @@ class KafkaSource:
             _DECODERS[self.payload_format]()
             self._registry = registry_of(connection, self._user)
         self._reader: Schema | None = None
+        self.envelopes = False
+        """Values are change envelopes, whose rows have the columns that each was written with."""
         there = self._there = ranges(connection, self._topics, self._user)
         self._notes = Notes(store.checkpoint, name, self._topics)
         if source.on_data_loss == "fail":
@@ -208,6 +211,10 @@ class KafkaSource:
         if self.payload_format == "raw_bytes":
             return Parsed(rows, {"value": value}, F.lit(False), F.lit(None).cast("string"))
         if self._registry is not None:
+            if self.envelopes:
+                texts = envelope_texts(rows, column, _TEXT, self._registry)
+                found = json_text(texts, _TEXT, self.payload_schema.fields)
+                return replace(found, wrong=F.col(PROBLEM).isNotNull() | found.wrong, message=F.col(PROBLEM))
             if self.payload_format == "avro":
                 text = self._reader.text if self._reader else None
                 return avro_columns(rows, column, self.payload_schema, self._registry, text)

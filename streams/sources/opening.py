@@ -25,8 +25,8 @@ SOURCES: dict[str, Any] = {
     **dict.fromkeys(DATABASES, DatabaseSource),
 }
 
-# The formats that are JSON texts.
-_ENVELOPES = ("json", "json_lines")
+# The formats in which envelopes are read: JSON texts, and what becomes one.
+_TEXTS = ("json", "json_lines")
 
 
 def open_source(spec: PipelineSpec, index: int, store: Store, session: SparkSession) -> StreamSource:
@@ -35,6 +35,8 @@ def open_source(spec: PipelineSpec, index: int, store: Store, session: SparkSess
         source = _of_envelopes(source, spec.transform.cdc)
     connection = connect(source.connection)
     opened: StreamSource = source_type(source)(source, connection, name, spec.batch_bytes, store, session)
+    if spec.transform.cdc is not None and isinstance(opened, KafkaSource):
+        opened.envelopes = True
     return opened
 
 
@@ -42,9 +44,9 @@ def _of_envelopes(source: Source, cdc: CDC) -> Source:
     """What is declared are the columns of the table; the source reads the envelopes around them."""
     connection: Any = connect(source.connection)
     form = getattr(connection, "payload_format", None) or getattr(connection, "format", None)
-    if form not in _ENVELOPES:
+    if form not in _TEXTS and (connection.kind, form) != ("kafka", "avro"):
         found = f"[transform.cdc] from {connection.kind} with {form or 'columns'}"
-        raise NotBuilt(found, instead=f"envelopes are read as {' and '.join(_ENVELOPES)}")
+        raise NotBuilt(found, instead="envelopes are read as json, json_lines and, from Kafka, avro")
     return source.model_copy(update={"schema": envelope_of(cdc).ddl})
 
 

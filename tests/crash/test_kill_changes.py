@@ -63,3 +63,25 @@ def test_changes_are_applied_once_and_in_their_order(orders: Orders, case: Chang
     result = orders.run_text(text)
     assert sorted(read("SELECT id, name FROM orders")) == wanted
     assert (result.changes["idempotent_skipped"], result.changes["skipped"]) == (2, 1)
+
+
+def test_between_two_tables_of_one_stream(orders: Orders) -> None:
+    def of(table: str, one: dict[str, Any]) -> dict[str, Any]:
+        return {**one, "source": {**one["source"], "schema": "s", "table": table}}
+
+    orders.arrive("0.jsonl", [of("a", change("c", 1, 1, "a")), of("b", change("c", 2, 1, "b"))])
+    orders.arrive("1.jsonl", [of("a", change("u", 3, 1, "new")), of("b", change("d", 4, 1))])
+    text = orders.toml(
+        schema=SCHEMA,
+        source="max_files_per_batch = 1",
+        table='mode = "merge"\nkeys = ["id"]',
+        more='[transform.cdc.tables."s.a"]\ntable = "a"\n[transform.cdc.tables."s.b"]\ntable = "b"\n',
+    )
+    killed(text, Case("local", "local", "stateless", "apply/b", "merge", ("duckdb",)), orders.folder)
+    assert orders.in_database("SELECT id, name FROM a") == [(1, "new")]
+    assert orders.in_database("SELECT id, name FROM b") == [(1, "b")]
+    result = orders.run_text(text)
+    assert orders.in_database("SELECT id, name FROM a") == [(1, "new")]
+    assert orders.in_database("SELECT id, name FROM b") == []
+    assert result.changes_by_table["s.b"]["deletes"] == 1
+    assert "s.a" not in result.changes_by_table

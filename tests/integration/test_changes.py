@@ -2,7 +2,8 @@
 
 import json
 import os
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from ematix_flow.errors import FlowError
 from ematix_flow.specs import PipelineSpec, Source, Transform
 from ematix_flow.streams.run import run_spec
 from ematix_flow.testing import PipelineTest, pipeline_test
-from tests.contract.backends import Backend, DuckDB, MariaDB, Postgres, SQLite
+from tests.contract.backends import Backend, Delta, DuckDB, MariaDB, Postgres, SQLite
+from tests.integration.test_kafka_schemas import avro
 from tests.services.kafka import kafka
+from tests.services.schema_registry import schema_registry
+from tests.unit.test_avro_envelopes import ENVELOPE
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -166,6 +170,8 @@ def test_bad_envelopes_are_kept_one_by_one() -> None:
             [
                 change("c", 1, {"id": 1, "name": "good"}),
                 "no json",
+                json.dumps(change("c", 9, {"id": 8})) + json.dumps({"two": {"in": "one line"}}),
+                json.dumps(change("c", 9, {"id": 8})) + "}",
                 {"hello": "world"},
                 change("x", 2, {"id": 2, "name": "?"}),
                 change("c", 3, {"name": "no key"}),
@@ -174,7 +180,7 @@ def test_bad_envelopes_are_kept_one_by_one() -> None:
             ]
         )
         result = test.run()
-        assert (result.rows_consumed, result.dlq_rows) == (7, {"decode": 5})
+        assert (result.rows_consumed, result.dlq_rows) == (9, {"decode": 7})
         assert rows(test) == [(1, "good"), (3, "good")]
         words = " ".join(str(letter.error) for letter in test.dead_letters())
         for said in ("does not say the key", 'operation "x"', "has no operation", "no row after the change"):
@@ -323,7 +329,7 @@ def test_a_target_without_a_key_is_refused_in_words() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", [DuckDB, SQLite, Postgres, MariaDB], ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", [DuckDB, SQLite, Postgres, MariaDB, Delta], ids=lambda backend: backend.name)
 def test_a_history_has_every_version_and_a_delete_closes_it(
     backend: type[Backend], tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -349,7 +355,7 @@ def test_a_history_has_every_version_and_a_delete_closes_it(
         os.utime(file, (1_700_000_000 + number,) * 2)
         run_spec(spec, bounded=True, spark=spark)
         found = [
-            (row["id"], row["name"], row["age"], _second(row["valid_from"]), _second(row["valid_to"]))
+            (row["id"], row["name"], row["age"], second(row["valid_from"]), second(row["valid_to"]))
             for row in target.read(StructType())
         ]
         return sorted(found, key=lambda row: (row[0], row[3]))
@@ -382,7 +388,7 @@ def test_a_history_has_every_version_and_a_delete_closes_it(
     )
 
 
-def _second(moment: Any) -> int | None:
+def second(moment: Any) -> int | None:
     if moment is None:
         return None
     given = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
@@ -410,6 +416,40 @@ def test_a_topic_with_tombstones(tmp_path: Path, spark: SparkSession) -> None:
     result = run_spec(spec, bounded=True, spark=spark)
     assert target.read(StructType()) == [{"id": 1, "name": "a"}]
     assert (result.changes["skipped"], result.dlq_rows) == (1, {"decode": 1})
+
+
+@pytest.mark.slow
+def test_avro_envelopes_have_the_types_and_columns_of_their_schema(tmp_path: Path, spark: SparkSession) -> None:
+    server, registry = kafka(), schema_registry()
+    topic = server.new_topic()
+    later = json.loads(json.dumps(ENVELOPE))
+    later["fields"][0]["type"][1]["fields"].append({"name": "city", "type": ["null", "string"], "default": None})
+
+    def sent(schema: dict[str, Any], place: int, op: str, row: dict[str, Any] | None, old: Any = None) -> bytes:
+        id = registry.register(f"{topic}-value", schema)
+        return avro(schema, id, {"before": old, "after": row, "source": {"pos": place}, "op": op})
+
+    at = datetime(2026, 3, 1, 8, 30, 0, 123456, tzinfo=UTC)
+    row = {"id": 1, "price": Decimal("123.45"), "day": 19_000, "at": at, "tags": ["x"]}
+    first = [sent(ENVELOPE, 1, "c", row), sent(ENVELOPE, 2, "c", row | {"id": 2, "price": None})]
+    server.send(topic, [*first, None, b"no avro", sent(ENVELOPE, 3, "d", None, row | {"id": 2})], key="k")
+    target = DuckDB(tmp_path, spark)
+    connection = KafkaConnection(
+        bootstrap_servers=server.bootstrap, payload_format="avro", schema_registry_url=registry.url
+    )
+    spec = PipelineSpec(
+        name="avro",
+        sources=[Source(connection=connection, query=topic)],
+        targets=[target.target(keys=["id"])],
+        transform=Transform(cdc=CDC(schema_evolution="evolve"), on_error="dlq"),
+    )
+    result = run_spec(spec, bounded=True, spark=spark)
+    assert (result.changes["skipped"], result.changes["deletes"], result.dlq_rows) == (1, 1, {"decode": 1})
+    server.send(topic, [sent(later, 4, "c", row | {"id": 3, "city": "Oslo"})], key="k")
+    run_spec(spec, bounded=True, spark=spark)
+    found = sorted(tuple(one.values()) for one in target.read(StructType()))
+    same = (Decimal("123.45"), date(2022, 1, 8), at.replace(tzinfo=None), ["x"])
+    assert found == [(1, *same, None), (3, *same, "Oslo")]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from ematix_flow import CDC, ObjectStoreLocalConnection
 from ematix_flow.specs import PipelineSpec, Source, Transform
 from ematix_flow.streams.run import run_spec
 from tests.contract.backends import Backend, Delta, DuckDB, MariaDB, MySQL, Postgres, SQLite
+from tests.integration.test_changes import second
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.slow]
 
@@ -128,3 +129,42 @@ def test_the_table_is_what_the_history_says(
         assert result.batches == 4
         total = sum(number for what, number in result.changes.items() if what != "skipped")
         assert total == sum(map(len, batches))
+
+
+@pytest.mark.parametrize("backend", [DuckDB, Postgres, MariaDB, Delta], ids=lambda backend: backend.name)
+def test_the_history_is_what_the_log_says(backend: type[Backend], tmp_path: Path, spark: SparkSession) -> None:
+    """In any order: every row has a content of its own, so that no version is like the one before it."""
+    chosen = random.Random(4)
+    events: list[dict[str, Any]] = []
+    versions: dict[tuple[int, int], tuple[int, int | None]] = {}
+    current: dict[int, int] = {}
+    for place in range(1, 80):
+        key = chosen.randrange(6)
+        if (began := current.pop(key, None)) is not None:
+            versions[key, began] = (began, place)
+        if began is not None and chosen.random() < 0.3:
+            events.append(_event("d", place, None, {"id": key}))
+        else:
+            events.append(_event("u" if began else "c", place, {"id": key, "a": place}))
+            current[key] = place
+            versions[key, place] = (place, None)
+        events[-1]["source"]["ts_ms"] = 1_700_000_000_000 + place * 1000
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    for number, some in enumerate(shuffled(events, chosen)):
+        file = inbox / f"{number}.jsonl"
+        file.write_text("".join(json.dumps(event) + "\n" for event in some), encoding="utf-8")
+        os.utime(file, (1_700_000_000 + number,) * 2)
+    connection = ObjectStoreLocalConnection(path=str(inbox), format="json_lines")
+    target = backend(tmp_path, spark)
+    spec = PipelineSpec(
+        name="history",
+        sources=[Source(connection=connection, schema="id long, a long", max_files_per_batch=1)],
+        targets=[target.target(mode="scd2", keys=["id"])],
+        transform=Transform(cdc=CDC()),
+    )
+    run_spec(spec, bounded=True, spark=spark)
+    found = {
+        (row["id"], row["a"]): (second(row["valid_from"]), second(row["valid_to"])) for row in target.read(StructType())
+    }
+    assert found == versions

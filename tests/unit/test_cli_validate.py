@@ -45,12 +45,12 @@ def test_the_promise_is_computed(orders: Orders, capsys: pytest.CaptureFixture[s
 
 
 def test_a_part_that_is_not_built_yet_is_valid_and_named(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
-    text = orders.toml(more='[transform.cdc.tables."s.t"]\ntable = "t"\n').replace(
+    text = orders.toml(sql="SELECT * FROM source", table='keys = ["id"]', more="[transform.cdc]").replace(
         f'[[targets]]\nkind = "duckdb"\npath = "{orders.database}"',
         '[[targets]]\nkind = "bigquery"\nproject = "p"\ndataset = "d"',
     )
     one = validated(capsys, text)
-    assert "[transform.cdc.tables]" in str(one["not_built"])
+    assert "[transform] sql with [transform.cdc]" in str(one["not_built"])
     assert "target 'bigquery'" in str(one["not_built"])
     assert main(["validate", "p.toml"]) == 0
     assert "1 pipeline cannot be run by this version yet" in capsys.readouterr().out

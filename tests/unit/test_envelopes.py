@@ -34,6 +34,12 @@ def test_a_given_field_of_a_known_envelope_takes_the_place_of_its_own() -> None:
     assert envelope_of(CDC(op_field="payload.op")).op == "coalesce(`payload`.`op`)"
 
 
+def test_a_table_has_several_names_from_the_longest_to_the_shortest() -> None:
+    *_, of_database, alone = (name.replace("nullif", "") for name in envelope_of(CDC(envelope="maxwell")).tables)
+    assert (of_database, alone) == ("concat((`database`, ''), '.', (`table`, ''))", "concat((`table`, ''))")
+    assert len(envelope_of(CDC()).tables) == 4
+
+
 @pytest.mark.parametrize(
     ("declared", "kind"),
     [

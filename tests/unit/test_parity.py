@@ -307,6 +307,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "CDC.after_field": cdc('after_field = "a.b"', after_field="a.b"),
     "CDC.key_field": cdc('key_field = "a.b"', key_field="a.b"),
     "CDC.ts_field": cdc('ts_field = "a.b"', ts_field="a.b"),
+    "CDC.table_field": cdc(
+        'table_field = "a.b"\n[transform.cdc.tables.t]\ntable = "u"', table_field="a.b", tables={"t": CDCTable("u")}
+    ),
     "CDC.op_map": cdc('op_map = {I = "create"}', op_map={"I": "create"}),
     "CDC.delete_mode": cdc('delete_mode = "ignore"', delete_mode="ignore"),
     "CDC.soft_delete_column": cdc(

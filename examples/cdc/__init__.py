@@ -1,0 +1,1 @@
+"""A mirror of a database: PostgreSQL, Debezium, Kafka, DuckDB."""
