@@ -47,8 +47,8 @@ _PER_RUN = {
     "spark.sql.files.maxPartitionBytes": "32m",
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.ignoreMissingFiles": "false",
-    # Rows go to Python in batches of so many. With a limit of bytes, Spark would measure the batch after every row, which
-    # takes twice as long as writing them: so rows are few enough for half a megabyte each.
+    # Rows go to Python in batches of so many. With a limit of bytes as well, Spark would measure the batch after every
+    # row, which takes twice as long as writing them: so rows are few enough for half a megabyte each.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # What Spark leaves out when it writes the options of a source into its log.
