@@ -178,6 +178,7 @@ class Runner:
             self._store.generation,
             number,
             scratch=self._store.scratch,
+            rows=self._sources.rows_of(number) if self._is_row_by_row else None,
             reached=lambda point: reached(point, number),
         )
 
@@ -246,6 +247,10 @@ class Runner:
         if self.told is not None:
             self.tally.late.update(self.told.late)
             self.clocks.commit(self._arrived)
+
+    @property
+    def _is_row_by_row(self) -> bool:
+        return self._plan.operator is None and self._plan.batch_transform is None
 
     def _forget(self) -> None:
         """The rows of the batch are no longer needed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from ematix_flow.errors import FlowError
 from ematix_flow.streams.envelope import Carried, Origin
@@ -47,6 +47,14 @@ class StreamSource(Protocol):
 
     def release(self, batch: int) -> None:
         """Step 7: everything up to this batch is durable in every target, so the source may forget it."""
+
+
+@runtime_checkable
+class CountsAhead(Protocol):
+    """A source that knows how many rows a batch has before they are read."""
+
+    def rows_of(self, batch: int) -> int | None:
+        """Of a batch that is planned; None if it does not know after all."""
 
 
 class SourceNotFound(FlowError):

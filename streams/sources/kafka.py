@@ -151,6 +151,12 @@ class KafkaSource:
         """It is in the row."""
         return None
 
+    def rows_of(self, batch: int) -> int | None:
+        begins, ends = self._notes.end_of(batch - 1), self._notes.end_of(batch)
+        if not begins or not ends or any(of.keys() - begins.get(topic, {}) for topic, of in ends.items()):
+            return None
+        return sum(end - begins[topic][number] for topic, of in ends.items() for number, end in of.items())
+
     def release(self, batch: int) -> None:
         """Commit the group's offsets, for everybody who looks at the lag of consumers. Our own positions are in the
         checkpoint, so that a failure costs nothing but a look from outside."""
