@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -160,8 +160,13 @@ def _sent_from_here(rows: pa.Table, fenced: Fenced, topic: str | None, whole: bo
         part = "batch" if whole else _part(batches[0], task)
         return _sent(fenced, topic or _topic(batches[0]), part, batches)
 
-    with ThreadPoolExecutor(min(len(tasks), _AT_ONCE)) as threads:
-        return list(threads.map(sent, tasks))
+    return list(_threads().map(sent, tasks))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """To begin one would take longer than to send a small part."""
+    return ThreadPoolExecutor(_AT_ONCE, "kafka-parts")
 
 
 def _send(
