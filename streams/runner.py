@@ -141,6 +141,8 @@ class Runner:
         self.watermark = last_planned(store.checkpoint) if self._open else None
         self.current: tuple[str, int] | None = None
         self.failure: BaseException | None = None
+        self.is_over = False
+        """All of a range is read, and no window waits for more."""
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         try:
@@ -236,6 +238,7 @@ class Runner:
     @step
     def commit(self, batch: Batch) -> None:
         """8. Returning lets Spark write `commits/N`."""
+        self.is_over = self._is_row_by_row and self._sources.are_over(batch.number)
         self.tally.batches += 1
         self.tally.consumed += self.consumed
         self.tally.written.update(self.written)
