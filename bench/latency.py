@@ -1,7 +1,7 @@
 """Kafka -> Kafka, exactly once, at a steady pace: how long a row takes from one topic to the other, and where.
 
-A row is sent every millisecond with the time at which it was sent; a consumer of committed records in the same process
-notes when it comes out. The rows of the first seconds, in which Java warms up, are not counted. With a window, it is
+A row is sent every millisecond with the time at which it was sent; a consumer of committed records notes when it comes
+out. The rows of the first seconds, in which Java warms up, are not counted. With a window, it is
 the time from a window's end to its row; the event time is the time of sending.
 
     python -m bench.latency [--rows-per-second 1000] [--seconds 60] [--only stateless|tumbling]
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -18,10 +19,9 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
@@ -33,7 +33,7 @@ from ematix_flow.toml import load_toml
 from examples.orders.text import bar
 from tests.services.kafka import OwnKafka, own_kafka
 
-PARTITIONS, KEYS, WARM_SECONDS = 2, 1000, 15
+PARTITIONS, KEYS, WARM_SECONDS = 2, 1000, 40
 _BUCKETS = (25, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1000, 1500, 2000, 5000)
 WINDOW = """
 [transform.window]
@@ -85,56 +85,51 @@ def sent(row: Any, operator: str) -> float:
 def measure(kafka: OwnKafka, operator: str, pace: int, seconds: int) -> Measured:
     source, target = kafka.new_topic(PARTITIONS), kafka.new_topic(PARTITIONS)
     (spec,) = load_toml(text=declared(kafka, operator, source, target))
-    stop, found = threading.Event(), Measured(began=float("inf"))
+    stop, found = threading.Event(), Measured(began=time.time() + WARM_SECONDS)
     running = threading.Thread(target=lambda: run_spec(spec, stop=stop, on_batch=found.batch))
-    with _reading(kafka, target, operator, found):
-        running.start()
-        began = time.time()
-        # Java has started, and is warm, before rows count.
-        _send(kafka, source, pace, WARM_SECONDS)
-        found.began = time.time()
-        _send(kafka, source, pace, seconds)
-        time.sleep(5)
+    # Processes of their own, as those who write and read topics are.
+    apart = multiprocessing.get_context("spawn")
+    results = apart.Queue()
+    ending = found.began + seconds
+    reading = apart.Process(target=_read, args=(kafka.bootstrap, target, operator, found.began, ending + 10, results))
+    sending = apart.Process(target=_send, args=(kafka.bootstrap, source, pace, ending))
+    for one in (running, reading, sending):
+        one.start()
+    found.latencies = results.get()
+    for process in (sending, reading):
+        process.join()
     stop.set()
     running.join()
-    assert time.time() - began > seconds
     return found
 
 
-def _send(kafka: OwnKafka, topic: str, pace: int, seconds: int) -> None:
-    producer = Producer(kafka.client(**{"linger.ms": 0}))
-    begin = time.perf_counter()
-    for number in range(pace * seconds):
-        wait = begin + number / pace - time.perf_counter()
-        if wait > 0:
+def _send(bootstrap: str, topic: str, pace: int, until: float) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    begin, number = time.time(), 0
+    while (now := time.time()) < until:
+        if (wait := begin + number / pace - now) > 0:
             time.sleep(wait)
-        at = datetime.fromtimestamp(time.time()).astimezone().isoformat()
+        at = datetime.fromtimestamp(time.time(), UTC).isoformat()
         value = json.dumps({"id": number, "customer": f"c{number % KEYS}", "at": at})
         producer.produce(topic, value, key=f"c{number % KEYS}", partition=number % PARTITIONS)
         producer.poll(0)
+        number += 1
     producer.flush()
 
 
-@contextmanager
-def _reading(kafka: OwnKafka, topic: str, operator: str, found: Measured) -> Iterator[None]:
-    over = threading.Event()
-
-    def read() -> None:
-        settings = {"group.id": topic, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
-        consumer = Consumer(kafka.client(**settings, **{"fetch.wait.max.ms": 10}))
-        consumer.subscribe([topic])
-        while not over.is_set():
-            for message in consumer.consume(1000, 0.01):
-                begin = sent(json.loads(message.value()), operator)
-                if begin > found.began:
-                    found.latencies.append(1000 * (time.time() - begin))
-        consumer.close()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    yield
-    over.set()
-    reader.join()
+def _read(bootstrap: str, topic: str, operator: str, since: float, until: float, results: Any) -> None:
+    """The latencies of rows whose clock began to run since then, in milliseconds."""
+    settings = {"group.id": topic, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings, "fetch.wait.max.ms": 10})
+    consumer.subscribe([topic])
+    found = []
+    while time.time() < until:
+        for message in consumer.consume(1000, 0.01):
+            begin = sent(json.loads(message.value()), operator)
+            if since < begin < until - 10:
+                found.append(1000 * (time.time() - begin))
+    consumer.close()
+    results.put(found)
 
 
 def show(operator: str, found: Measured) -> None:

@@ -77,6 +77,8 @@ class Batch:
     number: int
     scratch: Callable[[str], Path]
     """Gives an empty folder that nobody reads."""
+    rows: int | None = field(default=None, compare=False)
+    """How many the sources have for it, if they know, and if about as many will come to the targets."""
     reached: Callable[[str], None] = field(default=lambda _: None, compare=False)
     """Called at points inside a step where a crash is worth a test."""
 

@@ -72,12 +72,12 @@ class KafkaSink:
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
         assert isinstance(staged, StagedRecords)
         batch.reached("apply/before-sending")
-        return Applied(self._sent(staged.records, batch, fence))
+        return Applied(self._sent(staged, batch, fence))
 
     def _made(self, rows: DataFrame) -> DataFrame:
         return records(rows, self._target, self._payload)
 
-    def _sent(self, made: DataFrame, batch: Batch, fence: Fence) -> bool:
+    def _sent(self, staged: StagedRecords, batch: Batch, fence: Fence) -> bool:
         from pyspark.errors import PySparkException
 
         # Idempotent, so that an answer that was lost on its way does not double a record.
@@ -91,7 +91,7 @@ class KafkaSink:
         try:
             options = {f"kafka.{key}": str(value) for key, value in properties.items()}
             options |= {} if are_placed(self._target) else {"topic": str(self._target.topic)}
-            made.write.format("kafka").options(**options).save()
+            staged.records.write.format("kafka").options(**options).save()
         except PySparkException as error:
             raise self._failure(str(error)) from error
         return True

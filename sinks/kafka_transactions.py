@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import PART, Batch, Capabilities, TargetUnavailable
-from ematix_flow.sinks.kafka import KafkaSink
+from ematix_flow.sinks.kafka import KafkaSink, StagedRecords
 from ematix_flow.sinks.kafka_client import KafkaRefused
 from ematix_flow.sinks.kafka_lanes import Fenced, produced, sent_once, transactional
+from ematix_flow.sinks.kafka_records import are_placed
 from ematix_flow.state.fence import Fence
 
 if TYPE_CHECKING:
@@ -26,11 +29,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _RESULT = "part string, done boolean, code string, failure string"
+_MAY_SHUFFLE = re.compile(
+    "Join|Aggregate|Sort|Window|Distinct|Deduplicate|Repartition|Rebalance|Limit|Offset|Tail|Intersect|Except|CoGroup"
+)
 _RECORD = ("key", "value", "headers", "topic", "partition")
 _TASK = "_flow_task"
 # A batch that is no larger is sent by the driver: workers would take longer to begin, and to take over from each other.
 _SMALL_BYTES = 1 << 20
+_FEW_ROWS = 10_000
 _AT_ONCE = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected(StagedRecords):
+    """In the driver."""
+
+    rows: pa.Table
 
 
 class Sent(NamedTuple):
@@ -58,15 +72,33 @@ class TransactionalKafkaSink(KafkaSink):
         self._whole = _is_shuffled(made)
         return made
 
-    def _sent(self, made: DataFrame, batch: Batch, fence: Fence) -> bool:
+    def stage(self, rows: DataFrame, batch: Batch) -> StagedRecords:
+        """Few rows are brought here at once; Spark would take longer to keep them."""
+        if batch.rows is None or batch.rows > _FEW_ROWS or are_placed(self._target):
+            return super().stage(rows, batch)
+        self.forget()
+        made = self._made(rows)
+        try:
+            with self._unwritable_told():
+                return Collected(Path(), records=made, rows=_collected(made, self._whole))
+        except Exception as error:
+            # What the driver may take of Spark; rows can be large, or become many.
+            if "maxResultSize" not in str(error):
+                raise
+            return super().stage(rows, batch)
+
+    def _sent(self, staged: StagedRecords, batch: Batch, fence: Fence) -> bool:
         name, properties = f"{fence.pipeline}/{fence.target}", transactional(self._connection)
         fenced = Fenced(properties, name, fence.generation, fence.batch, batch.reached)
         # From memory, where it lies in the order in which it was computed.
-        if _bytes_held(made) <= _SMALL_BYTES:
-            results = _sent_from_here(made, fenced, self._target.topic, self._whole)
+        made, topic = staged.records, self._target.topic
+        if isinstance(staged, Collected):
+            results = _sent_from_here(staged.rows, fenced, topic, self._whole)
+        elif _bytes_held(made) <= _SMALL_BYTES:
+            results = _sent_from_here(_collected(made, self._whole), fenced, topic, self._whole)
         else:
             parts = made.coalesce(1) if self._whole else made
-            told = parts.mapInArrow(partial(_send, fenced, self._target.topic, self._whole), _RESULT).collect()
+            told = parts.mapInArrow(partial(_send, fenced, topic, self._whole), _RESULT).collect()
             results = [Sent(*one) for one in told]
         if failures := [one for one in results if one.failure]:
             raise self._told(failures[0].code, failures[0].failure)
@@ -91,8 +123,15 @@ class TransactionalKafkaSink(KafkaSink):
 def _is_shuffled(made: DataFrame) -> bool:
     """Whether Spark may divide the rows otherwise when the batch is repeated, say on a machine with more cores. The
     state of an operator is divided once and for all."""
-    plan = made._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001
-    return re.search(r"\bExchange\b", plan.partition("WithState")[0]) is not None
+    execution = made._jdf.queryExecution()  # noqa: SLF001
+    # Known already, while the plan of execution takes a while to make.
+    if not _MAY_SHUFFLE.search(_after_operator(execution.analyzed())):
+        return False
+    return re.search(r"\bExchange\b", _after_operator(execution.executedPlan())) is not None
+
+
+def _after_operator(plan: Any) -> str:
+    return str(plan.toString()).partition("WithState")[0]
 
 
 def _bytes_held(made: DataFrame) -> int:
@@ -101,12 +140,17 @@ def _bytes_held(made: DataFrame) -> int:
     return int(str(plan.stats().sizeInBytes()))
 
 
-def _sent_from_here(made: DataFrame, fenced: Fenced, topic: str | None, whole: bool) -> list[Sent]:
-    """The same parts as tasks would send, side by side."""
-    import pyarrow.compute as pc
+def _collected(made: DataFrame, whole: bool) -> pa.Table:
+    """In the order in which it was computed, with the task of each row."""
     from pyspark.sql import functions as F
 
-    rows = made.withColumn(_TASK, F.lit(0) if whole else F.spark_partition_id()).toArrow()
+    return made.withColumn(_TASK, F.lit(0) if whole else F.spark_partition_id()).toArrow()
+
+
+def _sent_from_here(rows: pa.Table, fenced: Fenced, topic: str | None, whole: bool) -> list[Sent]:
+    """The same parts as tasks would send, side by side."""
+    import pyarrow.compute as pc
+
     tasks = pc.unique(rows.column(_TASK)).to_pylist()
     if not tasks:
         return []
@@ -116,8 +160,13 @@ def _sent_from_here(made: DataFrame, fenced: Fenced, topic: str | None, whole: b
         part = "batch" if whole else _part(batches[0], task)
         return _sent(fenced, topic or _topic(batches[0]), part, batches)
 
-    with ThreadPoolExecutor(min(len(tasks), _AT_ONCE)) as threads:
-        return list(threads.map(sent, tasks))
+    return list(_threads().map(sent, tasks))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """To begin one would take longer than to send a small part."""
+    return ThreadPoolExecutor(_AT_ONCE, "kafka-parts")
 
 
 def _send(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from ematix_flow.errors import UsageError
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.specs.position import HOW, Position
 from ematix_flow.state.store import Store
-from ematix_flow.streams.sources.base import StreamSource
+from ematix_flow.streams.sources.base import Ranged, StreamSource
 from ematix_flow.streams.sources.opening import open_source, source_type
 
 if TYPE_CHECKING:
@@ -60,6 +59,6 @@ class Range:
 
     def opening(self, spec: PipelineSpec, index: int, store: Store, session: SparkSession) -> StreamSource:
         opened = open_source(spec, index, store, session)
-        end_before: Callable[[Position], None] = opened.end_before  # type: ignore[attr-defined]
-        end_before(Position.of(self.end or "latest"))
+        assert isinstance(opened, Ranged)
+        opened.end_before(Position.of(self.end or "latest"))
         return opened

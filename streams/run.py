@@ -181,7 +181,7 @@ def _run(
     on_start(lambda: str(query.status["message"]).startswith("Waiting"))
     try:
         while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions
-            if asked.is_set():
+            if asked.is_set() or runner.is_over:
                 runner.drain()
             elif not bounded and runner.told is not None:
                 runner.clocks.tend(runner.told.held.last_deadline)

@@ -153,6 +153,8 @@ class Runner:
         self.watermark = last_planned(store.checkpoint) if self._open else None
         self.current: tuple[str, int] | None = None
         self.failure: BaseException | None = None
+        self.is_over = False
+        """All of a range is read, and no window waits for more."""
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         try:
@@ -190,6 +192,7 @@ class Runner:
             self._store.generation,
             number,
             scratch=self._store.scratch,
+            rows=self._sources.rows_of(number) if self._is_row_by_row else None,
             reached=lambda point: reached(point, number),
         )
 
@@ -245,6 +248,7 @@ class Runner:
     @step
     def commit(self, batch: Batch) -> None:
         """8. Returning lets Spark write `commits/N`."""
+        self.is_over = self._is_row_by_row and self._sources.are_over(batch.number)
         self.tally.batches += 1
         self.tally.consumed += self.consumed
         self.tally.written.update(self.written)
@@ -256,6 +260,10 @@ class Runner:
         if self.told is not None:
             self.tally.late.update(self.told.late)
             self.clocks.commit(self._arrived)
+
+    @property
+    def _is_row_by_row(self) -> bool:
+        return self._plan.operator is None and self._plan.batch_transform is None
 
     def _forget(self) -> None:
         """The rows of the batch are no longer needed."""

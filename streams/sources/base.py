@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from ematix_flow.errors import FlowError
+from ematix_flow.specs.position import Position
 from ematix_flow.streams.envelope import Carried, Origin
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ class StreamSource(Protocol):
     replayable: ClassVar[bool]
     """A batch that is planned again reads the same rows; of a snapshot, those that are there then."""
     ranged: ClassVar[bool]
-    """It can be read from one place to another, and has `end_before`."""
+    """It can be read from one place to another: it is `Ranged`."""
     payload_format: str
     """What the original bytes of a row are, for its dead letter."""
     payload_schema: StructType
@@ -47,6 +48,25 @@ class StreamSource(Protocol):
 
     def release(self, batch: int) -> None:
         """Step 7: everything up to this batch is durable in every target, so the source may forget it."""
+
+
+@runtime_checkable
+class Ranged(Protocol):
+    """A source that can be read from one place to another."""
+
+    def end_before(self, position: Position) -> None:
+        """Read nothing from there on."""
+
+    def is_over(self, batch: int) -> bool:
+        """Whether nothing of the range comes after a batch that is planned."""
+
+
+@runtime_checkable
+class CountsAhead(Protocol):
+    """A source that knows how many rows a batch has before they are read."""
+
+    def rows_of(self, batch: int) -> int | None:
+        """Of a batch that is planned; None if it does not know after all."""
 
 
 class SourceNotFound(FlowError):

@@ -54,6 +54,8 @@ _LONGEST = (1 << 31) - 1
 _RAW = "value binary"
 # Of a record that is not there yet.
 _GUESSED_BYTES = 1024
+# A batch of a range takes no fewer.
+_FEWEST_RECORDS = 10_000
 # What a record has beyond its payload.
 _BESIDE = ("key", "headers", "topic", "partition", "offset", "timestamp")
 _COMMIT_SECONDS = 10.0
@@ -110,6 +112,15 @@ class KafkaSource:
         else:
             # A batch that is repeated has to have the same records.
             self._end = positions_in(known)
+        if self._most is None:
+            # Not all that comes after the range at once, of which nothing is wanted.
+            self._most = max(_FEWEST_RECORDS, _between(self._beginning(), self._end or {}))
+
+    def is_over(self, batch: int) -> bool:
+        ends = self._notes.end_of(batch)
+        if self._end is None or ends is None:
+            return False
+        return all(ends.get(topic, {}).get(n, 0) >= end for topic, of in self._end.items() for n, end in of.items())
 
     def read(self, session: SparkSession, carried: Carried) -> DataFrame:
         from pyspark.sql import functions as F
@@ -154,6 +165,12 @@ class KafkaSource:
         """It is in the row."""
         return None
 
+    def rows_of(self, batch: int) -> int | None:
+        begins, ends = self._notes.end_of(batch - 1), self._notes.end_of(batch)
+        if not begins or not ends or any(of.keys() - begins.get(topic, {}) for topic, of in ends.items()):
+            return None
+        return _between(begins, ends)
+
     def release(self, batch: int) -> None:
         """Commit the group's offsets, for everybody who looks at the lag of consumers. Our own positions are in the
         checkpoint, so that a failure costs nothing but a look from outside."""
@@ -196,12 +213,14 @@ class KafkaSource:
 
     def _start(self) -> str:
         """In Spark's words; it asks for them, but has no use for them once there is a checkpoint."""
-        if self._source.start is None:
-            return self._connection.auto_offset_reset
-        position, strict = Position.of(self._source.start), self._source.on_data_loss == "fail"
+        position = Position.of(self._source.start or self._connection.auto_offset_reset)
         if position.end is not None or self._notes.next():
             return position.end or "earliest"
-        return json.dumps(begin_at(position, self._there, self._connection, self._user, strict=strict))
+        return json.dumps(self._beginning())
+
+    def _beginning(self) -> Positions:
+        position, strict = Position.of(self._source.start or "earliest"), self._source.on_data_loss == "fail"
+        return begin_at(position, self._there, self._connection, self._user, strict=strict)
 
     def parsed(self, rows: DataFrame, column: str) -> Parsed:
         """Values of records, wherever they are, as columns."""
@@ -289,6 +308,10 @@ class KafkaSource:
         if self._sample is None:
             self._sample = sample(self._connection, there)
         return self._sample
+
+
+def _between(begins: Positions, ends: Positions) -> int:
+    return sum(end - begins.get(topic, {}).get(n, 0) for topic, of in ends.items() for n, end in of.items())
 
 
 def _is_before(ends: Positions) -> Column:

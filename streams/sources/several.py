@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ematix_flow.streams.sources.base import StreamSource
+from ematix_flow.streams.sources.base import CountsAhead, Ranged, StreamSource
 
 
 class Sources(Sequence[StreamSource]):
@@ -29,6 +29,16 @@ class Sources(Sequence[StreamSource]):
     def named(self, name: str) -> StreamSource | None:
         """None for a row that is not of one source alone."""
         return self._opened[0] if len(self) == 1 else self._by_name.get(name)
+
+    def rows_of(self, batch: int) -> int | None:
+        """How many rows a planned batch has, if all of them know."""
+        counts = [source.rows_of(batch) if isinstance(source, CountsAhead) else None for source in self._opened]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def are_over(self, batch: int) -> bool:
+        """Whether ranges are read, and none has more after a planned batch."""
+        return all(isinstance(source, Ranged) and source.is_over(batch) for source in self._opened)
 
     def release(self, batch: int) -> None:
         for source in self._opened:

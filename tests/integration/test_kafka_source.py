@@ -181,6 +181,12 @@ def test_a_range_is_read_beside_the_pipeline(topics: Topics) -> None:
     assert backfill("0=1, 1=1", "2").rows_consumed == 2
     assert backfill(to="1=1").rows_consumed == 6
     assert backfill("latest").rows_consumed == 0
+    # What comes after the range is not read.
+    text = text.replace("[transform]", "max_rows_per_batch = 2\n[transform]").replace(
+        str(topics.database), "elsewhere.db"
+    )
+    assert (few := backfill("0=0, 1=0", "1")).rows_consumed == 2
+    assert few.batches < 4
     assert topics.run(topic, **declaration).rows_consumed == 0
     counts = "SELECT id, count(*) FROM orders GROUP BY id ORDER BY id"
     assert topics.in_database(counts) == [(0, 2), (1, 2), (2, 5), (3, 4), (4, 4), (5, 1), (6, 2), (7, 1)]

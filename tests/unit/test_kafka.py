@@ -10,6 +10,7 @@ from ematix_flow import DuckDBConnection, KafkaConnection, Source
 from ematix_flow.errors import DeclarationError, UsageError
 from ematix_flow.sinks.kafka_client import KafkaRefused, java_properties, librdkafka_properties, opened
 from ematix_flow.specs.position import Position
+from ematix_flow.streams.sources.kafka import KafkaSource
 from ematix_flow.streams.sources.kafka_positions import begin_at, end_before
 from ematix_flow.streams.sources.kafka_topics import (
     DataLost,
@@ -83,6 +84,9 @@ def test_positions_are_those_of_the_last_committed_batch(tmp_path: Path) -> None
     assert notes.next() == {"orders": {0: 5, 1: 7}}
     assert notes.end_of(1) == {"orders": {0: 6, 1: 7}}
     assert Notes(tmp_path, "o", Subscription("others")).end_of(1) is None
+    source = KafkaSource.__new__(KafkaSource)
+    source._notes = notes
+    assert (source.rows_of(1), source.rows_of(0), source.rows_of(2)) == (1, None, None)
     # Two sources of the same topic are told apart by their places in the plan.
     (tmp_path / "source_order.json").write_text('[null, "o", "p"]')
     assert notes.end_of(1) == {"orders": {0: 6, 1: 7}}
