@@ -47,6 +47,7 @@ class Keywords(TypedDict, total=False):
     max_files_per_batch: Annotated[int | None, At("sources", 0, "max_files_per_batch")]
     on_data_loss: Annotated[str | None, At("sources", 0, "on_data_loss")]
     change_feed: Annotated[bool | None, At("sources", 0, "change_feed")]
+    snapshot: Annotated[bool | None, At("sources", 0, "snapshot")]
     incremental_column: Annotated[str | None, At("sources", 0, "incremental_column")]
     source_keys: Annotated[Sequence[str] | None, At("sources", 0, "keys")]
     lookback: Annotated[int | None, At("sources", 0, "lookback")]

@@ -19,6 +19,7 @@ from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.definition import Definition
 from ematix_flow.state.kernel import NO_WATERMARK
 from ematix_flow.state.store import Store, open_store
+from ematix_flow.streams.anew import begin_anew
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.capturing import by_key
 from ematix_flow.streams.failures import explained, spark_errors_in_words
@@ -86,6 +87,8 @@ def run_spec(
     with asked_to_stop(stop) as asked:
         if spec.transform.join is not None and spec.transform.window is not None:
             return run_stages(spec, ending, watching, asked, spark)
+        if store is None:
+            begin_anew(spec)
         with _opened(spec, store) as memory:
             memory.publish = dead_letter_topic(spec)
             return run_stage(spec, memory, opening, open_sinks(spec), ending, watching, asked, spark)
