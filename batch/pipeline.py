@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.batch.after import AfterFailed, run_step
-from ematix_flow.batch.anew import begin_anew, reads_anew
 from ematix_flow.batch.quality import check_quality
 from ematix_flow.config import connect, resolve_connection
 from ematix_flow.errors import FlowError
@@ -88,8 +87,6 @@ def _load(pipeline: BatchPipeline, spec: PipelineSpec, progress: _Progress, spar
             job = pipeline.job
             wanted = Wanted(job.renamed, job.source_table is not None, pipeline.only_orders)
             return run_in_database(spec, wanted)
-        if reads_anew(spec):
-            begin_anew(spec)
         return run_spec(spec, bounded=True, spark=spark)
 
     result, run_id = recorded_as(spec, work)

@@ -1,10 +1,11 @@
 """Databases as targets and sources, on servers of their own, one after the other in one process.
 
-    python -m bench.databases [--scale 1.0] [--only append|merge|read]
+    python -m bench.databases [--scale 1.0] [--only kafka|append|merge|read]
 
-append: Parquet -> table, against the same read with Spark's noop sink, and against rows that are collected and handed
-to the driver's own `executemany`. merge: rows into ten times as many, half of them changed, against MERGE of the
-database from a table that is there already. read: table -> DuckDB, against ADBC alone.
+kafka: JSON records -> table, against the same read and decode with Spark's noop sink. append: Parquet -> table, against
+the same read with that sink, and against rows that are collected and handed to the driver's own `executemany`. merge:
+rows into ten times as many, half of them changed, against MERGE of the database from a table that is there already.
+read: table -> DuckDB, against ADBC alone. Everything runs once over fewer rows before the clock starts.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import functions as F
 
 from ematix_flow import (
     DuckDBConnection,
+    KafkaConnection,
     MySQLConnection,
     ObjectStoreLocalConnection,
     PostgresConnection,
@@ -35,6 +38,7 @@ from ematix_flow import (
 from ematix_flow.specs import SparkSettings
 from ematix_flow.streams.session import session_for
 from tests.services import server
+from tests.services.kafka import OwnKafka, own_kafka
 from tests.services.mysql import mariadb
 from tests.services.postgres import postgres
 
@@ -47,14 +51,14 @@ SCHEMA = "id long, customer string, amount double, price decimal(12,2), paid boo
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--only", choices=["append", "merge", "read"])
+    parser.add_argument("--only", choices=["kafka", "append", "merge", "read"])
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-databases-"))
     os.environ["EMATIX_FLOW_HOME"] = str(folder / "home")
-    spark = session_for(SparkSettings(master="local[2]"))
+    spark = session_for(SparkSettings(master="local[2]"), jar_groups={"kafka"})
     million = int(1_000_000 * given.scale)
     try:
-        for name, work in {"append": append, "merge": merge, "read": read}.items():
+        for name, work in {"kafka": kafka, "append": append, "merge": merge, "read": read}.items():
             if given.only in {None, name}:
                 work(spark, folder / name, million)
     finally:
@@ -63,14 +67,55 @@ def main() -> None:
         shutil.rmtree(folder)
 
 
+def kafka(spark: SparkSession, folder: Path, million: int) -> None:
+    with own_kafka() as cluster:
+        warm, topic = (_produced(cluster, rows) for rows in (million // 10, million))
+        connection, url = KafkaConnection(bootstrap_servers=cluster.bootstrap), postgres().new_database()
+
+        def noop(topic: str) -> None:
+            read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)
+            rows = read.option("subscribe", topic).option("startingOffsets", "earliest").load()
+            parsed = rows.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("o")).select("o.*")
+            writer = parsed.writeStream.format("noop").option("checkpointLocation", str(folder / f"noop-{topic}"))
+            writer.trigger(availableNow=True).start().awaitTermination()
+
+        def pipeline(topic: str) -> None:
+            run_streaming_pipeline(
+                name=f"from-{topic}", source=connection, source_query=topic, schema=SCHEMA, bounded=True, spark=spark,
+                target=PostgresConnection(url=url), target_table="orders",
+            )  # fmt: skip
+
+        noop(warm)
+        pipeline(warm)
+        own, taken = _timed(lambda: noop(topic)), _timed(lambda: pipeline(topic))
+    print(f"kafka, {million:,} JSON records")
+    _line("Spark's noop sink, decoded", million, own)
+    _line("PostgreSQL, exactly once", million, taken, f"{taken / own:.2f} x noop")
+
+
+def _produced(cluster: OwnKafka, rows: int) -> str:
+    topic = cluster.new_topic(2)
+    for i in range(rows):
+        at = f"2026-01-01T{i // 3600 % 24:02d}:{i // 60 % 60:02d}:{i % 60:02d}Z"
+        value = (
+            f'{{"id": {i}, "customer": "customer-{i % 9973}", "amount": {i % 100_000 / 100}, '
+            f'"price": {i % 9_999 / 100}, "paid": true, "ts": "{at}"}}'
+        )
+        cluster.produce(topic, value, partition=i % 2)
+    cluster.flush()
+    return topic
+
+
 def append(spark: SparkSession, folder: Path, million: int) -> None:
     rows = 2 * million
     _written(folder / "in", 0, rows)
+    _written(folder / "few", 0, rows // 10)
     _stream(spark, folder, "warm-up", None)
     noop = _timed(lambda: _stream(spark, folder, "noop", None))
     print(f"append, {rows:,} rows from Parquet")
     _line("Spark's noop sink", rows, noop)
     for name, connection in _targets().items():
+        _copy(spark, folder / "few", connection, f"warm-{connection.kind}", table="few")
         taken = _timed(lambda c=connection: _copy(spark, folder / "in", c, f"append-{c.kind}"))
         _line(f"{name}, exactly once", rows, taken, f"{taken / noop:.2f} x noop")
     url = postgres().new_database()
@@ -87,6 +132,9 @@ def merge(spark: SparkSession, folder: Path, million: int) -> None:
     connection = PostgresConnection(url=url)
     _copy(spark, folder / "held", connection, "held", mode="merge", keys=["id"])
     _copy(spark, folder / "new", connection, "staged", table="staged")
+    _written(folder / "few", 0, million // 10)
+    for number in range(2):
+        _copy(spark, folder / "few", connection, f"warm-{number}", table="few", mode="merge", keys=["id"])
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("CREATE TABLE twin AS SELECT * FROM orders")
         db.execute("ALTER TABLE twin ADD PRIMARY KEY (id)")
@@ -122,12 +170,13 @@ def read(spark: SparkSession, folder: Path, million: int) -> None:
             out.register("found", found)
             out.execute("CREATE TABLE orders AS SELECT * REPLACE (CAST(price AS DECIMAL(12, 2)) AS price) FROM found")
 
-    def pipeline() -> None:
+    def pipeline(query: str = "orders") -> None:
         run_streaming_pipeline(
-            name="read", source=PostgresConnection(url=url), source_query="orders", target_table="orders",
-            target=DuckDBConnection(path=str(folder / "out.db")), bounded=True, spark=spark,
+            name=f"read {query}", source=PostgresConnection(url=url), source_query=query, source_name="orders",
+            target=DuckDBConnection(path=str(folder / "out.db")), target_table="orders", bounded=True, spark=spark,
         )  # fmt: skip
 
+    pipeline(f"SELECT * FROM orders WHERE id < {rows // 10}")
     own, taken = _timed(alone), _timed(pipeline)
     print(f"read, {rows:,} rows of PostgreSQL into DuckDB")
     _line("ADBC alone", rows, own)

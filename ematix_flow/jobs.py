@@ -24,7 +24,7 @@ from ematix_flow.normalize import FrameTransform, compose, identifier
 from ematix_flow.origins import place
 from ematix_flow.problems import Spelling, complain, near, shown
 from ematix_flow.specs import PipelineSpec, Source, StateStore, Target
-from ematix_flow.specs.fields import FILE_KINDS, ConnectionRef, Flag, Name, Names, NotNegative, Positive
+from ematix_flow.specs.fields import DELTA_KINDS, FILE_KINDS, ConnectionRef, Flag, Name, Names, NotNegative, Positive
 from ematix_flow.table import ManagedTable, TableDefinition
 from ematix_flow.transforms import Transform, TransformRef
 
@@ -345,18 +345,15 @@ class BatchPipeline:
         return len(targets) == 1 and self._kind(targets[0]) in _BY_NAME
 
     def _kind(self, one: JobTarget) -> str | None:
-        """None as long as nobody knows what a name stands for."""
-        try:
-            return resolve_connection(one.target_connection or self.job.target_connection).kind
-        except FlowError:
-            return None
+        return _kind_of(one.target_connection or self.job.target_connection)
 
     def _source(self) -> Source:
         job = self.job
         connection = job.source_connection or job.target_connection
         given = self._called(connection)
         if isinstance(given, Source):
-            return given
+            anew = self.is_read_anew(given.connection) and not given.change_feed
+            return given.model_copy(update={"snapshot": True}) if anew else given
         query = given if isinstance(given, str) else job.source_table
         if query is None:
             found = f"the function returns {shown(given)}" if given is not None else "the function returns nothing"
@@ -366,10 +363,17 @@ class BatchPipeline:
             "event_time_column": job.time_column,
             "incremental_column": job.incremental_column,
             "lookback": job.lookback,
+            "snapshot": self.is_read_anew(connection) or None,
         }
         return Source(
             connection=connection, query=query, name="source", **{k: v for k, v in options.items() if v is not None}
         )
+
+    def is_read_anew(self, connection: str | Connection) -> bool:
+        """A Delta table whose rows are matched or replaced is read as it is now, as a table of a database is. What is
+        appended is read once."""
+        appended = any(one.mode == "append" for one in self.job.all_targets())
+        return not appended and _kind_of(connection) in DELTA_KINDS
 
     def _called(self, connection: str | Connection) -> Any:
         wanted = len(inspect.signature(self.function).parameters)
@@ -400,6 +404,14 @@ class BatchPipeline:
 
     def __repr__(self) -> str:
         return f"<batch pipeline {self.job.name!r}>"
+
+
+def _kind_of(connection: str | Connection) -> str | None:
+    """None as long as nobody knows what a name stands for."""
+    try:
+        return resolve_connection(connection).kind
+    except FlowError:
+        return None
 
 
 def _origin(function: Callable[..., Any]) -> str:
@@ -466,7 +478,8 @@ def _impossible(function: Callable[..., Any], job: Job) -> list[Problem]:
     pipeline = BatchPipeline(function, job)
     # A function may return another source; then nobody knows yet what it is.
     known = job.source_table and (job.source_connection or job.target_connection)
-    source = {"connection": known or "source", "query": "t", "incremental_column": job.incremental_column}
+    source: dict[str, Any] = {"connection": known or "source", "query": "t"}
+    source |= {"incremental_column": job.incremental_column, "snapshot": bool(known and pipeline.is_read_anew(known))}
     places = {("sources", 0, "incremental_column"): ("incremental_column",)}
     try:
         targets = [pipeline.target_fields(one) for one in job.all_targets()]

@@ -48,6 +48,7 @@ class Keywords(TypedDict, total=False):
     on_data_loss: Annotated[str | None, At("sources", 0, "on_data_loss")]
     start: Annotated[str | int | datetime | None, At("sources", 0, "start")]
     change_feed: Annotated[bool | None, At("sources", 0, "change_feed")]
+    snapshot: Annotated[bool | None, At("sources", 0, "snapshot")]
     incremental_column: Annotated[str | None, At("sources", 0, "incremental_column")]
     source_keys: Annotated[Sequence[str] | None, At("sources", 0, "keys")]
     lookback: Annotated[int | None, At("sources", 0, "lookback")]

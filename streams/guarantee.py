@@ -25,7 +25,8 @@ def guarantees(spec: PipelineSpec) -> tuple[Guarantee, ...]:
 
 def is_snapshot(source: Source) -> bool:
     """Whether each run reads all rows, as they are then and in no order that means anything."""
-    return getattr(source_type(source), "snapshots", False) and source.incremental_column is None
+    of_table = getattr(source_type(source), "snapshots", False) and source.incremental_column is None
+    return of_table or source.snapshot
 
 
 def _promise(spec: PipelineSpec, target: Target) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from ematix_flow.state.definition import Definition
 from ematix_flow.state.kernel import NO_WATERMARK
 from ematix_flow.state.rewinding import begin_again
 from ematix_flow.state.store import Store, open_beside, open_store
+from ematix_flow.streams.anew import begin_anew
 from ematix_flow.streams.backfill import Range
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.change_tables import by_key, with_tables
@@ -100,6 +101,8 @@ def run_spec(
                 if not asked.is_set():
                     begin_again(memory)
                 return result
+        if store is None:
+            begin_anew(spec)
         with _opened(spec, store) as memory:
             memory.publish = dead_letter_topic(spec)
             return run_stage(spec, memory, opening, open_sinks(spec), ending, watching, asked, spark)

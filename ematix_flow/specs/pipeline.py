@@ -149,11 +149,12 @@ class PipelineSpec(Declared):
 
     @check
     def _deletes_are_seen_in_a_snapshot(self) -> Iterator[Complaint]:
-        whole = all(s.kind in (None, *SQL_KINDS) and s.incremental_column is None for s in self.sources)
+        whole = all(s.snapshot or (s.kind in (None, *SQL_KINDS) and not s.incremental_column) for s in self.sources)
         for i, target in enumerate(self.targets):
             if target.handle_deletes and not whole:
                 found = "needs a source that shows all of its rows at once"
-                yield Complaint(("targets", i, "handle_deletes"), found, "a database without incremental_column")
+                allowed = "a database without incremental_column, or a Delta table with snapshot"
+                yield Complaint(("targets", i, "handle_deletes"), found, allowed)
             if target.handle_deletes and self.transform.on_error != "fail":
                 found = f'with on_error = "{self.transform.on_error}" it would take bad rows for deleted ones'
                 yield Complaint(("targets", i, "handle_deletes"), found, 'on_error = "fail"')

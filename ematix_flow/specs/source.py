@@ -55,6 +55,8 @@ class Source(Reading):
     """Where a pipeline without a checkpoint begins in Kafka: earliest, latest, a time, an offset, or `orders/0=5`."""
     change_feed: Flag = False
     """Read the change feed of a Delta table: rows that were changed or deleted after they had been read, too."""
+    snapshot: Flag = False
+    """Read all rows of a Delta table in each run, as they are then; without it, what was added since the last run."""
     incremental_column: Name | None = None
     """Column of a database table or query that only grows, such as a number or a time; only what is new is read."""
     keys: Names = ()
@@ -93,8 +95,11 @@ class Source(Reading):
             yield Complaint(("on_data_loss",), f"has no meaning for {self.kind}, only for kafka")
         if self.start is not None and self.kind not in (None, "kafka"):
             yield Complaint(("start",), f"has no meaning for {self.kind}, only for kafka")
-        if self.change_feed and self.kind not in (None, *DELTA_KINDS):
-            yield Complaint(("change_feed",), f"has no meaning for {self.kind}, only for delta_local")
+        for option in ("change_feed", "snapshot"):
+            if getattr(self, option) and self.kind not in (None, *DELTA_KINDS):
+                yield Complaint((option,), f"has no meaning for {self.kind}, only for delta_local")
+        if self.snapshot and self.change_feed:
+            yield Complaint(("snapshot",), "given together with change_feed", "one of the two")
         if self.kind is None or self.kind in FILE_KINDS:
             return
         for option in ("csv_delimiter", "csv_header", "csv_quote", "csv_escape", "csv_null_value"):

@@ -158,7 +158,10 @@ class DeltaSource:
         return schema
 
     def _limits(self) -> dict[str, int]:
-        """A file is never split over two batches; rows are turned into bytes with the files that are there now."""
+        """A file is never split over two batches; rows are turned into bytes with the files that are there now. A
+        snapshot is one batch, because what it lacks is deleted."""
+        if self._source.snapshot:
+            return {"maxFilesPerTrigger": 2**31 - 1}
         rows, sizes = self._source.max_rows_per_batch, [self._batch_bytes]
         if rows is not None:
             row_size, _ = average_sizes(visible_files(str(self._path)), "parquet")

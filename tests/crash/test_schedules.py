@@ -211,9 +211,7 @@ COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.function_scope
 
 @given(SCHEDULES)
 @settings(max_examples=40, derandomize=True, **COMMON)
-def test_some_schedules(
-    tmp_path: Path, declared: Callable[[], StateStore], schedule: list[tuple[object, ...]]
-) -> None:
+def test_some_schedules(tmp_path: Path, declared: Callable[[], StateStore], schedule: list[tuple[object, ...]]) -> None:
     live_through(schedule, World(tmp_path, declared()))
 
 

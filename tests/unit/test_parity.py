@@ -166,6 +166,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         '[source]\nkind = "delta_local"\npath = "lake"\nchange_feed = true\n' + OUT_TOML,
         {"sources": [Source(DELTA, change_feed=True)], "target": OUT},
     ),
+    "Source.snapshot": (
+        '[source]\nkind = "delta_local"\npath = "lake"\nsnapshot = true\n' + OUT_TOML,
+        {"sources": [Source(DELTA, snapshot=True)], "target": OUT},
+    ),
     "Source.incremental_column": of_table('incremental_column = "id"', incremental_column="id"),
     "Source.keys": of_table('incremental_column = "at"\nkeys = ["id"]', incremental_column="at", keys=["id"]),
     "Source.lookback": of_table('incremental_column = "at"\nlookback = 5', incremental_column="at", lookback=5),
@@ -453,6 +457,7 @@ def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None
     value = {
         "csv_header": False,
         "change_feed": True,
+        "snapshot": True,
         "max_rows_per_batch": 5,
         "max_files_per_batch": 5,
         "on_data_loss": "fail",
@@ -461,7 +466,8 @@ def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None
         "start": "latest",
     }.get(field, ";")
     of_database = field in {"incremental_column", "lookback", "keys"}
-    connection: Any = DUCKDB if of_database else {"start": "named", "change_feed": DELTA}.get(field, FILES)
+    special: dict[str, Any] = {"start": "named", "change_feed": DELTA, "snapshot": DELTA}
+    connection: Any = DUCKDB if of_database else special.get(field, FILES)
     flat: dict[str, Any] = {keyword: value}
     more: dict[str, Any] = {"query": "t", "incremental_column": "at", field: value} if of_database else {field: value}
     if of_database:

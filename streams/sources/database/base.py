@@ -71,6 +71,8 @@ class Database(ABC):
     """Travels to the processes that plan and read. Every call opens what it needs and closes it again."""
 
     product: ClassVar[str]
+    typed: ClassVar[bool] = True
+    """Every column has a type, and not only the values that are in it now."""
     text: ClassVar[str]
     """The type to which a key is cast to be compared as text."""
 

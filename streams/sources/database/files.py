@@ -68,7 +68,7 @@ class _File(Database):
 
 
 class SQLite(_File):
-    product, text = "SQLite", "TEXT"
+    product, text, typed = "SQLite", "TEXT", False
 
     def columns(self, relation: str) -> list[SourceColumn]:
         from pyspark.sql.types import BinaryType, StringType

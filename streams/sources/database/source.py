@@ -144,10 +144,11 @@ class DatabaseSource:
         return {column.name.lower(): column for column in self._columns}
 
     def _fixed(self, store: Store) -> StructType:
-        """Declared, or as it was at the first start."""
+        """Declared, or as the table or query is now: what that means for a target, its `on_drift` says."""
         schema = known_schema(self._source, self._name, store)
-        if schema is None:
-            schema = spark_schema([(column.name, column.type) for column in self._columns])
+        if schema is None or self._source.schema is None:
+            before = {} if schema is None or self._database.typed else {f.name: f.dataType for f in schema.fields}
+            schema = spark_schema([(column.name, before.get(column.name, column.type)) for column in self._columns])
             fix_schema(schema, self._name, store)
         self._check([(name, "schema") for name in schema.fieldNames()])
         return schema
