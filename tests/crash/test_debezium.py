@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from ematix_flow import run_pipeline
+from tests.docs.snippets import ROOT
 from tests.services.debezium import Debezium
 from tests.services.kafka import kafka
 from tests.services.mysql import MySQL, OwnMySQL
@@ -26,7 +27,7 @@ from tests.services.postgres import OwnPostgres, Postgres, postgres
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.slow]
 
-KILLS = 3
+KILLS = 2
 DECLARATION = """
 pipeline_name = "mirror"
 [source]
@@ -147,6 +148,13 @@ class Workload(threading.Thread):
 def everything(url: str, table: str) -> list[tuple[Any, ...]]:
     server = MySQL if url.startswith("mysql") else Postgres
     return list(server.query(url, f"SELECT * FROM {table} ORDER BY 1, 2"))
+
+
+def test_the_example_runs_with_one_command() -> None:
+    command = [sys.executable, "-m", "examples.cdc.demo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().splitlines()[-1].split() == ["bern", "1", "2026-03-03"]
 
 
 @pytest.mark.parametrize("source_of", [InPostgres, InMySQL])
