@@ -48,8 +48,6 @@ class Seen:
     rows_before: tuple[tuple[str, ...], ...] = ()
     unavailable: bool = False
     """Some values were not logged."""
-    marks: bool = False
-    """Some rows are to be marked as deleted."""
     first: str = ""
     last: str = ""
     """The places of the first and the last change in the log."""
@@ -127,7 +125,6 @@ def seen(changes: DataFrame) -> dict[str | None, Seen]:
         F.collect_set(F.when(writes, F.map_keys(_AFTER))),
         F.collect_set(F.when(kind.isin(UPDATE, DELETE), F.map_keys(_BEFORE))),
         F.count_if(writes & unlogged),
-        F.count_if(kind == DELETE),
         F.collect_set(F.when(F.col(_SCHEMA).isNotNull(), F.struct(F.xxhash64(_SCHEMA), F.col(_SCHEMA)))),
         F.min(F.when(kind != SKIP, F.col(AT))),
         F.max(F.when(kind != SKIP, F.col(AT))),
@@ -137,13 +134,13 @@ def seen(changes: DataFrame) -> dict[str | None, Seen]:
 
 
 def _seen(
-    changes: int, skipped: int, truncates: int, after: Any, before: Any, unlogged: int, deletes: int, schemas: Any,
+    changes: int, skipped: int, truncates: int, after: Any, before: Any, unlogged: int, schemas: Any,
     first: str | None, last: str | None, keys: Any = (),
 ) -> Seen:  # fmt: skip
     rows, rows_before = (tuple(tuple(names) for names in some) for some in (after, before))
     known = {number: fields for number, text in schemas if (fields := fields_of(text))}
     key: tuple[str, ...] = max(map(tuple, keys), key=len, default=())
-    few = changes, skipped, truncates, rows, rows_before, unlogged > 0, deletes > 0
+    few = changes, skipped, truncates, rows, rows_before, unlogged > 0
     return Seen(*few, first or "", last or "", key, known)
 
 
@@ -248,8 +245,9 @@ class Reading:
         wanted = {self._name(name) for name in self._content if name != self.cdc.soft_delete_column}
         if not self._content:
             return False
-        marks = seen.marks and self.cdc.delete_mode == "soft"
-        return marks or seen.unavailable or any(not wanted <= set(names) for names in seen.rows)
+        some_are_short = any(not wanted <= set(names) for names in seen.rows)
+        # A row that is only marked keeps all of its columns.
+        return self.cdc.delete_mode == "soft" or seen.unavailable or some_are_short
 
     @property
     def _content(self) -> list[str]:

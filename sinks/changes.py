@@ -43,7 +43,7 @@ def last_changes(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     of_key = Window.partitionBy(*(rows[_named(key)] for key in keys))
-    along, before = of_key.orderBy(AT, ORDER), of_key.orderBy(ORDER).rowsBetween(Window.unboundedPreceding, -1)
+    before = of_key.orderBy(ORDER).rowsBetween(Window.unboundedPreceding, -1)
     stale = "_flow_is_stale"
     judged = rows.withColumn(stale, F.coalesce(F.col(AT) < F.max(AT).over(before), F.lit(False)))
     counted = {
@@ -54,13 +54,15 @@ def last_changes(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     if PLACES in rows.columns:
         listed = F.collect_list(F.when((F.col(OP) != "") & ~F.col(stale), F.concat(OP, AT))).over(of_key)
         counted[PLACES] = F.when(F.size(listed).between(2, _MOST_PLACES), F.concat_ws("", listed))
-    so_far = along.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    inserted = F.max(F.col(CHANGE) == UPSERT).over(so_far)
-    change = F.when((F.col(CHANGE) == MARK) & inserted, F.lit(UPSERT)).otherwise(F.col(CHANGE))
-    gathered = _gathered(rows, keys, so_far) if PRESENT in rows.columns else {}
-    last = "_flow_is_last"
-    marked = judged.withColumns({**gathered, **counted, CHANGE: change, last: F.lead(F.lit(1)).over(along).isNull()})
-    return marked.where(last).drop(last, stale, OP, EVENT_TIME, ORDER)
+    last, place = "_flow_is_last", F.struct(AT, ORDER)
+    counted[last] = place == F.max(place).over(of_key)
+    if PRESENT in rows.columns:
+        # What is marked or does not have all columns depends on what came before it, which takes a second sort.
+        so_far = of_key.orderBy(AT, ORDER).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        inserted = F.max(F.col(CHANGE) == UPSERT).over(so_far)
+        counted[CHANGE] = F.when((F.col(CHANGE) == MARK) & inserted, F.lit(UPSERT)).otherwise(F.col(CHANGE))
+        counted |= _gathered(rows, keys, so_far)
+    return judged.withColumns(counted).where(last).drop(last, stale, OP, EVENT_TIME, ORDER)
 
 
 def every_change(rows: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from ematix_flow.cdc.changes import ONLY, TABLE, Seen, opened, seen
+from ematix_flow.cdc.changes import ONLY, TABLE, Seen, seen
 from ematix_flow.sinks.base import Sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.home import file_name
@@ -34,18 +34,17 @@ class Changes:
 
 
 class Capture:
-    """Spark's rows are envelopes; each batch of them becomes changes of rows."""
+    """Spark's rows are opened envelopes; each batch of them becomes changes of rows."""
 
     def __init__(self, spec: PipelineSpec, sinks: Mapping[str, Sink], store: Store, origin: Origin) -> None:
         assert spec.transform.cdc is not None
         self._spec, self._cdc, self._store, self._origin = spec, spec.transform.cdc, store, origin
         self._tables = {name: self._of(table) for name, table in listed_tables(spec, sinks).items()}
 
-    def __call__(self, good: DataFrame, lookups: Mapping[str, DataFrame]) -> Changes:
+    def __call__(self, changes: DataFrame, lookups: Mapping[str, DataFrame]) -> Changes:
         from pyspark.sql import DataFrame
         from pyspark.sql import functions as F
 
-        changes = opened(good, self._cdc)
         found = seen(changes)
         skipped = {table or ONLY: one.skipped for table, one in found.items() if one.skipped}
         named = {table: one for table, one in found.items() if table is not None and one.changes}

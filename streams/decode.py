@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Decoder = Callable[["DataStreamReader", str, "StructType", Source], Decoded]
 
-_CORRUPT = "_flow_corrupt"
+_CORRUPT, _END = "_flow_corrupt", "_flow_end"
 _LINE, _JSON = "value", "_flow_json"
 
 
@@ -65,8 +65,8 @@ def json_text(rows: DataFrame, text: str, fields: Sequence[StructField]) -> Pars
     from pyspark.sql.types import StringType, StructField, StructType
 
     in_text = StructType([StructField(field.name, without_decimals(field.dataType)) for field in fields])
-    in_text = in_text.add(_CORRUPT, StringType())
-    parsed = F.from_json(text, in_text, {"columnNameOfCorruptRecord": _CORRUPT})
+    in_text = in_text.add(_CORRUPT, StringType()).add(_END, StringType())
+    parsed = F.from_json(_ending(F.col(text)), in_text, {"columnNameOfCorruptRecord": _CORRUPT})
     wrong = F.col(f"{_JSON}.{_CORRUPT}").isNotNull() | ~_is_one_object(F.col(text))
     columns: dict[str, Column] = {}
     for field, declared in zip(in_text.fields, [field.dataType for field in fields], strict=False):
@@ -82,15 +82,27 @@ def json_text(rows: DataFrame, text: str, fields: Sequence[StructField]) -> Pars
     return Parsed(rows.withColumn(_JSON, parsed), columns, wrong, F.when(whole.isNull(), whole))
 
 
-def _is_one_object(line: Column) -> Column:
-    """Spark's parser stops at the end of the first object and does not look at what follows. A line with one brace, at
-    its end, cannot have anything after it; any other is parsed once more, as a list of whatever it holds."""
+def _ending(text: Column) -> Column:
+    """Spark's parser stops at the end of the first object and does not look at what follows. A text with one brace, at
+    its end, cannot have anything after it; any other gets a last member, which the first object has only if it ends
+    where the text does."""
     from pyspark.sql import functions as F
 
-    trimmed = F.rtrim(line)
-    only_brace = F.instr(line, "}") == F.length(trimmed)
-    values = F.from_json(F.concat(F.lit("["), line, F.lit("]")), "array<string>")
-    return only_brace | (trimmed.endswith("}") & F.coalesce(F.size(values) == 1, F.lit(False)))
+    trimmed = F.rtrim(text)
+    opened = F.substring(trimmed, F.lit(1), F.length(trimmed) - 1)
+    return F.when(_has_one_brace(text), text).otherwise(F.concat(opened, F.lit(f',"{_END}":1}}')))
+
+
+def _has_one_brace(text: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.instr(text, "}") == F.length(F.rtrim(text))
+
+
+def _is_one_object(text: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return _has_one_brace(text) | (F.rtrim(text).endswith("}") & F.col(f"{_JSON}.{_END}").isNotNull())
 
 
 def without_decimals(kind: DataType) -> DataType:

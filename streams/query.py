@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.cdc.changes import opened
 from ematix_flow.sinks.base import Sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import Operator
@@ -80,7 +81,9 @@ def plan(spec: PipelineSpec, sources: Sources, session: SparkSession, store: Sto
     origin = origin_of(branches)
     if spec.transform.cdc is not None:
         capture = Capture(spec, sinks, store, origin)
-        return Plan(observed(together(done.branches)), origin, capture, read_often=True, capture=capture)
+        # Opened before they are kept, because the envelopes of a batch are looked at more than once.
+        rows = observed(opened(together(done.branches), spec.transform.cdc))
+        return Plan(rows, origin, capture, read_often=True, capture=capture)
     if spec.transform.window is None:
         rows = observed(together(done.branches))
         return Plan(rows, origin, done.batch_transform, read_often=done.read_often)

@@ -250,7 +250,7 @@ def _result(spec: PipelineSpec, tally: Tally, status: str, watermark: int | None
         late_rows=dict(tally.late),
         dlq_rows=dict(tally.dead),
         dropped_rows=dict(tally.dropped),
-        changes=in_all(tally.changes),
+        changes=in_all(tally.changes) if spec.transform.cdc else {},
         changes_by_table={table: in_all({table: counts}) for table, counts in tally.changes.items() if table},
         watermark=None if watermark in (None, NO_WATERMARK) else _EPOCH + timedelta(microseconds=watermark),
         duration_seconds=seconds,

@@ -92,7 +92,7 @@ class Routed:
 def in_all(changes: Mapping[str, Counter[str]]) -> dict[str, int]:
     """Of all tables together."""
     found: Counter[str] = sum(changes.values(), Counter())
-    return {what: found[what] for what in CHANGES} if changes else {}
+    return {what: found[what] for what in CHANGES}
 
 
 class Drained(Exception):
@@ -281,7 +281,7 @@ class Runner:
             dead=self._counted("dlq"),
             dropped=self._counted("drop"),
             seconds=dict(self.watch.latest),
-            changes=in_all(self.changes),
+            changes=in_all(self.changes) if self._plan.capture else {},
             windows=self.told,
             operator="join" if self._spec.transform.join else "window" if self._open else None,
         )
