@@ -12,7 +12,8 @@ from ematix_flow.batch.after import AfterFailed, run_step
 from ematix_flow.batch.quality import check_quality
 from ematix_flow.config import connect, resolve_connection
 from ematix_flow.errors import FlowError
-from ematix_flow.jobs import BatchPipeline, JobResult, Retry
+from ematix_flow.job_fields import Retry
+from ematix_flow.jobs import BatchPipeline, JobResult
 from ematix_flow.result import RunResult
 from ematix_flow.secrets import redact_text
 from ematix_flow.specs import PipelineSpec

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Unpack
 
 from ematix_flow import connections, jobs, pipelines, table, transforms
 from ematix_flow.errors import DeclarationError, NotBuilt, Problem
+from ematix_flow.job_fields import JobTarget
 from ematix_flow.keywords import Keywords, spec_from_keywords
 from ematix_flow.origins import place, users_line
 from ematix_flow.problems import near, shown
@@ -67,9 +68,9 @@ class Ematix:
     job = pipeline
 
     @staticmethod
-    def target(target: type, **keywords: Any) -> jobs.JobTarget:
+    def target(target: type, **keywords: Any) -> JobTarget:
         """One of several targets of a batch pipeline."""
-        return jobs.JobTarget(target=target, **keywords)
+        return JobTarget(target=target, **keywords)
 
     @staticmethod
     def transform(*given: object, **keywords: Any) -> Callable[[Callable[..., Any]], transforms.Transform]:

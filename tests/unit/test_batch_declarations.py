@@ -12,7 +12,7 @@ from ematix_flow import DuckDBConnection, ematix, pipelines, pk, transforms
 from ematix_flow.cron_fields import schedule_problem
 from ematix_flow.errors import DeclarationError, UsageError
 from ematix_flow.expectations import expectations_of
-from ematix_flow.jobs import Retry
+from ematix_flow.job_fields import Retry
 from ematix_flow.normalize import deduplicate_by
 from ematix_flow.ops.cli import main
 from ematix_flow.types import BigInt, Text
