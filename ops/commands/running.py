@@ -78,9 +78,8 @@ def run_command(
         from ematix_flow.ops.commands.batch import run_batch
 
         if begin is not None or end is not None:
-            raise click.UsageError(
-                f"{spec.name} is a batch pipeline, which always reads all that is there; leave --from and --to out"
-            )
+            found = f"{spec.name} is a batch pipeline, which has no range"
+            raise UsageError(found, next_step="leave out --from and --to")
         return run_batch(spec, output_format)
     wanted_range = Range.of(position_text(begin), position_text(end), spec, bounded=bounded)
     result = run(spec, settings, bounded=bounded, flush=flush, wanted=wanted_range)
