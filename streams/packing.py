@@ -51,8 +51,10 @@ def packing(operator: Operator) -> Callable[[Iterable[pa.RecordBatch]], Iterator
         assert context is not None
         piece = context.partitionId() << 32
         for rows in _pieces(batches):
-            bad = rows.filter(pc.equal(rows[BUCKET], BAD)).select([ERROR])
-            good = rows.filter(pc.greater_equal(rows[BUCKET], 0)).drop_columns([ERROR])
+            bad, good = rows.slice(0, 0).select([ERROR]), rows.drop_columns([ERROR])
+            if pc.min(rows[BUCKET]).as_py() < 0:
+                bad = rows.filter(pc.equal(rows[BUCKET], BAD)).select([ERROR])
+                good = good.filter(pc.greater_equal(rows[BUCKET], 0))
             latest = pc.max(good[TIME])
             if HORIZON in rows.column_names:
                 latest, good = pc.max(rows[HORIZON]).cast(latest.type), good.drop_columns([HORIZON])
@@ -135,10 +137,10 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         together.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _AT_ONCE_ROWS or size >= _AT_ONCE_BYTES:
-            yield pa.Table.from_batches(together)
+            yield pa.Table.from_batches(together).combine_chunks()
             together, rows, size = [], 0, 0
     if together:
-        yield pa.Table.from_batches(together)
+        yield pa.Table.from_batches(together).combine_chunks()
 
 
 def _cut(rows: pa.Table, block_ms: int | None) -> list[tuple[int, int, pa.Table]]:

@@ -267,8 +267,8 @@ def test_one_target_and_nothing_set_aside_is_computed_once_and_kept_nowhere(
 
 
 def test_what_is_not_built_is_said_by_name(orders: Orders) -> None:
-    with pytest.raises(FlowError, match=r"\[transform.cdc.tables\]") as caught:
-        orders.run(table='mode = "merge"\nprimary_key = ["id"]', more='[transform.cdc.tables."s.t"]\ntable = "t"\n')
+    with pytest.raises(FlowError, match=r"\[transform\] sql with \[transform.cdc\]") as caught:
+        orders.run(sql="SELECT * FROM source", table='mode = "merge"\nprimary_key = ["id"]', more="[transform.cdc]\n")
 
     assert caught.value.code == "not-built"
 
