@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ematix_flow.specs.window import LateData
 from ematix_flow.state.kernel import NO_WATERMARK, REVISION, ROWS, TIME, Slot, Step
 from ematix_flow.windows.aggregates import Aggregates
-from ematix_flow.windows.grouping import Hashed, grouped
+from ematix_flow.windows.grouping import Hashed, grouped, possibly_among
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +80,7 @@ class FixedWindows:
         if state is not None and not (emitted.num_rows or taken.num_rows or is_stale.any()):
             return Step(state, self.output.empty_table(), late, self._deadline(held.panes, watermark), late_rows)
         results, records = self._numbered(emitted, held.records)
-        panes = held.panes.filter(~is_stale)
+        panes = held.panes.filter(~is_stale) if is_stale.any() else held.panes
         if taken.num_rows:
             panes = self._joined(panes, taken)
             if self.late == "reopen":
@@ -137,7 +137,14 @@ class FixedWindows:
         return taken, late, {policy: count for policy, count in late_rows.items() if count}
 
     def _joined(self, panes: pa.Table, taken: pa.Table) -> pa.Table:
-        return self.aggregates.merge(_together([panes, taken.select(panes.column_names)]), [PANE, *self._names])
+        """Panes that nothing was added to stay as they are, so that the work follows the keys touched, not the keys
+        held."""
+        by, taken = [PANE, *self._names], taken.select(panes.column_names)
+        if len(taken) >= len(panes):
+            return self.aggregates.merge(_together([panes, taken]), by)
+        is_touched = possibly_among(panes, taken, by)
+        merged = self.aggregates.merge(_together([panes.filter(is_touched), taken]), by)
+        return _together([panes.filter(~is_touched), merged])
 
     def _spread(self, panes: pa.Table, wanted: Callable[[Times], npt.NDArray[np.bool_]]) -> pa.Table:
         """Each pane once per wanted window that it lies in, with the start of the window instead of its own."""
@@ -206,7 +213,7 @@ class FixedWindows:
 
         if not panes.num_rows:
             return None
-        pane = np.unique(_micros(panes, PANE))
+        pane = panes[PANE].unique().to_numpy()
         first = pane - self.duration_us
         first_end = first - first % self.hop_us + self.hop_us + self.duration_us
         hops = np.maximum(0, (watermark - first_end) // self.hop_us + 1)
@@ -227,16 +234,14 @@ class FixedWindows:
 
     def _sizes(self, panes: pa.Table) -> dict[int, int]:
         """How many keys each window has."""
-        import numpy as np
-
         if self.hop_us == self.duration_us:
-            starts, counts = np.unique(_micros(panes, PANE), return_counts=True)
+            starts, counts = _counted(panes, PANE)
         elif len(panes) * (self.duration_us // self.hop_us) <= _COUNTED_EXACTLY:
             spread = self._spread(panes.select([PANE, *self._names]), _between(NO_WATERMARK, -NO_WATERMARK))
             distinct = spread.group_by(self._by, use_threads=False).aggregate([])
-            starts, counts = np.unique(_micros(distinct, _START), return_counts=True)
+            starts, counts = _counted(distinct, _START)
         else:
-            pane, filled = np.unique(_micros(panes, PANE), return_counts=True)
+            pane, filled = _counted(panes, PANE)
             sizes: dict[int, int] = {}
             for each, keys in zip(pane.tolist(), filled.tolist(), strict=True):
                 last = each - each % self.hop_us
@@ -293,6 +298,12 @@ def _between(after: int, until: int) -> Callable[[Times], npt.NDArray[np.bool_]]
 def _micros(table: pa.Table, column: str) -> Times:
     times: Times = table[column].cast("int64").to_numpy()
     return times
+
+
+def _counted(table: pa.Table, column: str) -> tuple[Times, Times]:
+    """The values that a column has, and how often it has each. They are few, so that sorting would take longer."""
+    found = table[column].value_counts()
+    return found.field("values").to_numpy(), found.field("counts").to_numpy()
 
 
 def _counts(table: pa.Table) -> Times:

@@ -33,6 +33,7 @@ class Folded:
 
 Request = Hashed | Folded
 COUNTED = (None, "count_all")
+_ROW = "_flow_row"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,25 @@ def grouped(rows: pa.Table, by: Sequence[str], requests: Sequence[Request]) -> G
         else:
             answers.append(request.fold(ids, groups.num_rows, *map(in_one_piece, request.columns)))
     return Grouped(results[: len(by)], answers)
+
+
+def possibly_among(rows: pa.Table, others: pa.Table, by: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows may have the same values in `by` as one of the others; certainly those that have. This takes a small
+    part of the time that grouping the rows would."""
+    import numpy as np
+    import pyarrow as pa
+
+    # Arrow joins a NULL to nothing, while in groups it is a value like others.
+    found = np.zeros(len(rows), dtype=np.bool_)
+    for name in by:
+        if rows[name].null_count:
+            found |= rows[name].is_null().to_numpy()
+    if found.all():
+        return found
+    numbered = rows.select(by).append_column(_ROW, pa.array(np.arange(len(rows))))
+    matching = numbered.join(others.select(by), list(by), join_type="left semi", use_threads=False)
+    found[matching[_ROW].to_numpy()] = True
+    return found
 
 
 def in_one_piece(column: Any) -> Any:
