@@ -110,9 +110,9 @@ class Operator:
     of the kernel costs about a millisecond, however large the state is, so they are few."""
     block_ms: int | None = None
     """Also group by time, in blocks of this length: what waits for late rows is then not written with what is new."""
-    prepared: Callable[[pa.Table, str], pa.Table] | None = None
-    """Makes fewer rows of many before they are brought together, by the keys and one column more. The kernel gets what
-    it makes; each of its rows has a `TIME` in the block of the rows that it stands for."""
+    prepared: Callable[[pa.Table], pa.Table] | None = None
+    """Makes fewer rows of many before they are brought together. The kernel gets what it makes; each of its rows has
+    the keys, and a `TIME` in the block, of the rows that it stands for."""
     lateness_ms: int = 0
     late: LateData = "drop"
     """With `dlq`, rows carry what the dead letters of late ones need."""

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ematix_flow.state.kernel import TIME, Operator, Step, from_bytes, to_bytes
+from ematix_flow.streams.buckets import buckets_of
 from ematix_flow.streams.envelope import ERROR, PAYLOAD, POSITION, SOURCE
 from ematix_flow.streams.open_windows import note_of
 from ematix_flow.streams.watermark import for_spark, from_spark
@@ -52,14 +53,17 @@ def packing(operator: Operator) -> Callable[[Iterable[pa.RecordBatch]], Iterator
         piece = context.partitionId() << 32
         for rows in _pieces(batches):
             bad, good = rows.slice(0, 0).select([ERROR]), rows.drop_columns([ERROR])
-            if pc.min(rows[BUCKET]).as_py() < 0:
-                bad = rows.filter(pc.equal(rows[BUCKET], BAD)).select([ERROR])
-                good = good.filter(pc.greater_equal(rows[BUCKET], 0))
+            if rows[ERROR].null_count < len(rows):
+                bad = rows.filter(pc.is_valid(rows[ERROR])).select([ERROR])
+            if rows[TIME].null_count:
+                good = good.filter(pc.is_valid(rows[TIME]))
             latest = pc.max(good[TIME])
             if HORIZON in rows.column_names:
                 latest, good = pc.max(rows[HORIZON]).cast(latest.type), good.drop_columns([HORIZON])
             if operator.prepared is not None and good.num_rows:
-                good = operator.prepared(good, BUCKET)
+                good = operator.prepared(good)
+                keys = [good[name] for name in operator.keys]
+                good = good.append_column(BUCKET, pa.array(buckets_of(keys, len(good), operator.buckets)))
             groups = [(0, BAD, bad)] if bad.num_rows else []
             groups += _cut(good, operator.block_ms)
             if groups or latest.is_valid:

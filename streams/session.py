@@ -67,6 +67,8 @@ WITH_STATE = {
     # smaller pieces are worth a task of their own.
     "spark.sql.files.maxPartitionBytes": "4m",
     "spark.sql.files.openCostInBytes": "256k",
+    # They have only the columns that an operator needs, so that more of them may go together.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
 """Also set for a pipeline that has a window or a join."""
 # Set when the JVM starts, if a pipeline of this process reads or writes Delta tables.

@@ -15,7 +15,6 @@ from ematix_flow.state.kernel import GONE, TIME, Operator
 from ematix_flow.streams.envelope import ERROR, IS_BAD, IS_GOOD, Origin, as_timestamp
 from ematix_flow.streams.observed import timed
 from ematix_flow.streams.packing import (
-    BAD,
     BLOCK,
     BUCKET,
     CARRIED,
@@ -101,18 +100,18 @@ def alike(value: Column, kind: DataType) -> Column:
 
 
 def _given(each: Input, operator: Operator) -> DataFrame:
-    """Rows that are bad or wanted, in groups, with what a kernel gets of each. With a horizon, also those that bring
-    nothing else."""
+    """Rows that are bad or wanted, with what a kernel gets of each. With a horizon, also those that bring nothing
+    else: these have neither an error nor a time."""
     from pyspark.sql import functions as F
 
     rows = _timed(each, operator)
     columns = [column.alias(name) for name, column in each.columns.items()]
     carried = [name for name in CARRIED if name in rows.columns] if operator.late == "dlq" else []
-    bucket = F.pmod(F.xxhash64(*each.keys), F.lit(operator.buckets)) if each.keys else F.lit(0)
-    bucket = F.when(F.expr(IS_GOOD), bucket).otherwise(BAD)
-    if HORIZON in rows.columns:
-        bucket, carried = F.when(F.col(KEEP), bucket).otherwise(TICK), [*carried, HORIZON]
-    return rows.select(bucket.cast("int").alias(BUCKET), ERROR, *columns, TIME, *carried)
+    carried += [HORIZON] if HORIZON in rows.columns else []
+    if operator.prepared is None:
+        bucket = F.pmod(F.xxhash64(*each.keys), F.lit(operator.buckets)) if each.keys else F.lit(0)
+        columns.append(bucket.cast("int").alias(BUCKET))
+    return rows.select(ERROR, *columns, TIME, *carried)
 
 
 def _timed(each: Input, operator: Operator) -> DataFrame:
@@ -124,10 +123,10 @@ def _timed(each: Input, operator: Operator) -> DataFrame:
         rows = rows.where(f"{IS_BAD} OR {KEEP}")
     given = F.col(f"`{each.event_time}`")
     time = as_timestamp(given, rows.select(given).schema[0].dataType)
-    rows = rows.withColumn(TIME, F.when(F.expr(IS_GOOD), time))
+    is_row = F.col(KEEP) if HORIZON in rows.columns else F.lit(True)
+    rows = rows.withColumn(TIME, F.when(F.expr(IS_GOOD) & is_row, time))
     message = F.lit(f"column {operator.shown_event_time}: there is no event time")
     without = each.origin.error(rows, "event_time", F.lit("no-event-time"), message)
-    is_row = F.col(KEEP) if HORIZON in rows.columns else F.lit(True)
     return rows.withColumn(ERROR, F.coalesce(ERROR, F.when(is_row & F.col(TIME).isNull(), without)))
 
 
@@ -154,7 +153,7 @@ def _stepped_schema(given: Sequence[DataFrame], operator: Operator) -> pa.Schema
     # A constant is never NULL, which is nothing that a state depends on.
     schema = pa.schema([field.with_nullable(True) for field in pa.unify_schemas(schemas, promote_options="default")])
     if operator.prepared is not None:
-        schema = operator.prepared(schema.empty_table(), BUCKET).schema
+        return operator.prepared(schema.empty_table()).schema
     return schema.remove(schema.get_field_index(BUCKET))
 
 

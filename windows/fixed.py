@@ -34,7 +34,8 @@ class FixedWindows:
     """Emits [start, start + duration) once the watermark has reached its end; under `reopen` again when it changed."""
 
     name: ClassVar[str] = "window"
-    state_version: ClassVar[int] = 1
+    # 2: keys are spread over buckets otherwise.
+    state_version: ClassVar[int] = 2
 
     keys: tuple[pa.Field, ...]
     aggregates: Aggregates
@@ -67,9 +68,9 @@ class FixedWindows:
             "aggregations": self.aggregates.describe(),
         }
 
-    def prepared(self, rows: pa.Table, by: str) -> pa.Table:
-        """Rows as panes, before they are brought together from wherever they are; `by` is one more key."""
-        panes = self.aggregates.start(self._with_pane(rows), [by, PANE, *self._names])
+    def prepared(self, rows: pa.Table) -> pa.Table:
+        """Rows as panes, before they are brought together from wherever they are."""
+        panes = self.aggregates.start(self._with_pane(rows), [PANE, *self._names])
         return panes.rename_columns([TIME if name == PANE else name for name in panes.column_names])
 
     def step(self, state: pa.Table | None, rows: pa.Table, watermark: int) -> Step:

@@ -87,8 +87,7 @@ def as_given(batch: list[Row], operator: Operator) -> pa.Table:
     if operator.prepared is None:
         return table
     halves = [table.slice(0, len(table) // 2), table.slice(len(table) // 2)]
-    prepared = [operator.prepared(half.append_column("bucket", pa.repeat(0, len(half))), "bucket") for half in halves]
-    return pa.concat_tables(prepared).drop_columns(["bucket"])
+    return pa.concat_tables([operator.prepared(half) for half in halves])
 
 
 def as_times(micros: tuple[int, ...]) -> pa.Array:
