@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -16,7 +17,8 @@ from ematix_flow.ops.output import as_json, format_option, table
 from ematix_flow.ops.settings import Format, Settings
 from ematix_flow.ops.state import memory_of, state_of, time_text
 from ematix_flow.ops.terminal import show
-from ematix_flow.state.history import runs_of
+from ematix_flow.state.history import Run, runs_of
+from ematix_flow.state.lock import PipelineBusy
 
 _COLUMNS = ["PIPELINE", "STATUS", "SINCE", "BATCH", "DEAD LETTERS", "CODE"]
 
@@ -47,7 +49,7 @@ def _facts(found: Found, settings: Settings) -> dict[str, Any]:
         return facts | {"status": "unknown: its state is in memory"}
     try:
         with closing(memory_of(found)) as memory:
-            latest = next(iter(runs_of(memory)), None)
+            latest = _latest(runs_of(memory))
         state = state_of(found.spec() if isinstance(found, BatchPipeline) else found)
     except FlowError as error:
         settings.stderr.line(f"warning: {found.name}: {error.found}")
@@ -57,6 +59,11 @@ def _facts(found: Found, settings: Settings) -> dict[str, Any]:
         return facts
     at = latest.ended_at or latest.started_at
     return facts | {"status": latest.status, "since": at, "run_id": latest.run_id, "error_code": latest.error_code}
+
+
+def _latest(runs: Sequence[Run]) -> Run | None:
+    """One that was not let in, because another one runs, says nothing of the pipeline."""
+    return next((run for run in runs if run.error_code != PipelineBusy.code), None)
 
 
 def _row(facts: dict[str, Any]) -> list[str]:
