@@ -52,6 +52,9 @@ class Planned:
 def planned(spec: PipelineSpec) -> Planned:
     if spec.state_store.kind == "in_memory":
         return Planned("begins at the start; nothing is kept after it", (), (), tuple(_cost(spec, frozenset())))
+    if spec.transform.join is not None and spec.transform.window is not None:
+        # The state is that of the second query, which reads what the first one hands over.
+        return Planned(_begins(spec), (), (), tuple(_cost(spec, None)))
     with closing(memory_of(spec)) as memory:
         changes, refused = _compared(spec, memory)
         done = _files_read(Batches.of(memory))
@@ -90,10 +93,10 @@ def _files_read(batches: Batches) -> frozenset[Path]:
     return frozenset(Path(unquote(urlsplit(json.loads(line)["path"]).path)) for line in lines)
 
 
-def _cost(spec: PipelineSpec, done: frozenset[Path]) -> Iterator[str]:
+def _cost(spec: PipelineSpec, done: frozenset[Path] | None) -> Iterator[str]:
     for name, source in zip(spec.source_names, spec.sources, strict=True):
         connection = expanded(resolve_connection(source.connection))
-        if isinstance(connection, ObjectStoreLocalConnection):
+        if isinstance(connection, ObjectStoreLocalConnection) and done is not None:
             path = str(Path(connection.path).absolute() / source.query)
             files = visible_files(path) if is_pattern(path) or Path(path).exists() else []
             new = [file for file in files if file not in done]

@@ -33,8 +33,10 @@ def plan_command(
     plans = [_plan(context, spec, output_format) for spec in specs]
     if output_format == "json":
         show(as_json({"pipelines": [facts for facts, _ in plans]}))
-    if refused := [plan for _, plan in plans if plan is None or plan.refused]:
-        context.exit(1 if all(refused) else 2)
+    if any(plan is None for _, plan in plans):
+        context.exit(2)
+    if any(plan.refused for _, plan in plans if plan):
+        context.exit(1)
 
 
 def _plan(
