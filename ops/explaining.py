@@ -9,6 +9,7 @@ from typing import Any
 from ematix_flow.config import resolve_connection
 from ematix_flow.connections import Connection
 from ematix_flow.errors import DeclarationError, FlowError, NotBuilt
+from ematix_flow.ops.columns import unknown_columns
 from ematix_flow.ops.failing import facts_of
 from ematix_flow.ops.output import table
 from ematix_flow.ops.schema_text import schema_problem
@@ -97,7 +98,8 @@ def explained_text(explained: Explained, more: Sequence[Sequence[str]] = ()) -> 
 def _check_schemas(explained: Explained) -> None:
     spec = explained.spec
     found = (schema_problem(one.schema, f"sources[{i}].schema") for i, one in enumerate(spec.sources) if one.schema)
-    if problems := [problem for problem in found if problem]:
+    problems = [problem for problem in found if problem] or list(unknown_columns(spec))
+    if problems:
         explained.problems.append(DeclarationError(f'pipeline "{spec.name}"', problems, origin=spec.origin))
 
 
