@@ -27,6 +27,7 @@ __all__ = [
     "is_secret",
     "redact",
     "redact_text",
+    "references",
     "register_resolver",
     "warn_inline_credentials",
 ]
@@ -93,6 +94,23 @@ def expanded(model: M) -> M:
         return type(model).model_validate(values)
     except ValidationError as error:
         raise DeclarationError(label, problems_of(error, type(model))) from None
+
+
+def references(model: BaseModel) -> Iterator[tuple[str, str]]:
+    """Every `${...}` in a declaration, after the field that it stands in."""
+    for field in type(model).model_fields:
+        for text in _texts(getattr(model, field)):
+            yield from ((field, found.group(0)) for found in _TOKEN.finditer(text) if found.group(1) is not None)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, BaseModel):
+        yield from (reference for _, reference in references(value))
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
 
 
 def is_reference(value: object) -> bool:

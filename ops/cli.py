@@ -16,12 +16,15 @@ from ematix_flow.ops.commands.connections import connections_command
 from ematix_flow.ops.commands.dlq import dlq_command
 from ematix_flow.ops.commands.doctor import doctor_command
 from ematix_flow.ops.commands.init import init_command
-from ematix_flow.ops.commands.listing import list_command
+from ematix_flow.ops.commands.listing import consume_list_command, list_command
+from ematix_flow.ops.commands.plan import plan_command
 from ematix_flow.ops.commands.rewind import rewind_command
 from ematix_flow.ops.commands.running import consume_command, run_command
-from ematix_flow.ops.commands.runs import runs_command
+from ematix_flow.ops.commands.runs import logs_command, runs_command
 from ematix_flow.ops.commands.schema import schema_command
+from ematix_flow.ops.commands.secrets import secrets_command
 from ematix_flow.ops.commands.state import state_command
+from ematix_flow.ops.commands.status import status_command
 from ematix_flow.ops.commands.validate import validate_command
 from ematix_flow.ops.failing import report
 from ematix_flow.ops.logs import logging_for
@@ -84,9 +87,9 @@ def flow(context: click.Context, debug: bool, verbose: bool, log_format: Format)
 
 
 for command in (
-    init_command, list_command, validate_command, preview_command, dry_run_command, run_command, consume_command,
-    transform_command, runs_command, dlq_command, state_command, rewind_command, connections_command, doctor_command,
-    schema_command,
+    init_command, list_command, validate_command, plan_command, preview_command, dry_run_command, run_command,
+    consume_command, consume_list_command, transform_command, status_command, runs_command, logs_command, dlq_command,
+    state_command, rewind_command, connections_command, secrets_command, doctor_command, schema_command,
 ):  # fmt: skip
     flow.add_command(command)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ematix_flow.config import resolve_connection
 from ematix_flow.connections import Connection
 from ematix_flow.errors import DeclarationError, FlowError, NotBuilt
+from ematix_flow.ops.columns import unknown_columns
 from ematix_flow.ops.failing import facts_of
 from ematix_flow.ops.output import table
 from ematix_flow.ops.schema_text import schema_problem
@@ -78,7 +80,8 @@ def explain(spec: PipelineSpec) -> Explained:
     return explained
 
 
-def explained_text(explained: Explained) -> str:
+def explained_text(explained: Explained, more: Sequence[Sequence[str]] = ()) -> str:
+    """As a table of two columns, to which `more` is added."""
     spec = explained.spec
     rows = [["source", f"{one['name']} ({one['kind'] or 'unknown connection'})"] for one in explained.sources]
     rows.append(["transform", _transform_text(spec)])
@@ -87,6 +90,7 @@ def explained_text(explained: Explained) -> str:
         rows.append(["", f"{one['promise']}: {one['reason']}" if "promise" in one else "no promise can be computed"])
     rows.append(["state", spec.state_store.kind])
     rows += [["not yet", part] for part in explained.not_built]
+    rows += [list(row) for row in more]
     origin = f"  ({spec.origin})" if spec.origin else ""
     return f"{spec.name}{origin}\n{table(rows, indent='  ')}"
 
@@ -94,7 +98,8 @@ def explained_text(explained: Explained) -> str:
 def _check_schemas(explained: Explained) -> None:
     spec = explained.spec
     found = (schema_problem(one.schema, f"sources[{i}].schema") for i, one in enumerate(spec.sources) if one.schema)
-    if problems := [problem for problem in found if problem]:
+    problems = [problem for problem in found if problem] or list(unknown_columns(spec))
+    if problems:
         explained.problems.append(DeclarationError(f'pipeline "{spec.name}"', problems, origin=spec.origin))
 
 
@@ -121,7 +126,8 @@ def _check_sql(explained: Explained) -> None:
     try:
         parsed(transform.sql, transform.dialect)
     except BadSql as error:
-        if transform.dialect == "spark":  # only Spark knows all of its own SQL
+        # Only Spark knows all of its own SQL; but what could be read and is no SELECT is none there, either.
+        if transform.dialect == "spark" and error.__cause__ is not None:
             reason = error.found.removeprefix("the transform is ")
             explained.warnings.append(f"the transform could not be checked: {reason}")
         else:

@@ -49,6 +49,13 @@ class Health:
     def ended(self, reason: str) -> None:
         self._ended = reason
 
+    def idle(self) -> bool:
+        """Whether the pipeline looked for input and found none."""
+        try:
+            return self._working is None and self._idle is not None and self._idle()
+        except Exception:  # noqa: BLE001 - whatever the bridge to Java raises when there is nobody at the other end
+            return False
+
     def alive(self) -> Answer:
         return Answer(False, self._ended) if self._ended else Answer(True, "the process is alive")
 

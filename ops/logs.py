@@ -37,6 +37,19 @@ def log_file() -> Path:
     return home() / "logs" / "flow.log"
 
 
+def logged(pipeline: str, begin: datetime, end: datetime | None) -> Iterator[str]:
+    """What the file, and those that were rotated away, still have of a pipeline and a time; oldest first."""
+    first, last = _stamp(begin), _stamp(end or datetime.now(UTC))
+    of_pipeline = f" pipeline={_quoted(pipeline)}"
+    for number in range(_FILES_KEPT, -1, -1):
+        file = log_file().with_name(f"flow.log.{number}" if number else "flow.log")
+        if file.exists():
+            with file.open(encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    if first <= line[: len(first)] <= last and f"{of_pipeline} " in f"{line.rstrip()} ":
+                        yield line.rstrip()
+
+
 @contextmanager
 def logging_for(settings: Settings) -> Iterator[None]:
     """Send logs and Python warnings where the user looks for them, while a command runs."""
@@ -147,8 +160,11 @@ def _facts(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _time(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _stamp(datetime.fromtimestamp(record.created, UTC))
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _quoted(value: Any) -> str:

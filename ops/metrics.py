@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from ematix_flow.streams.lagging import lag_of
 from ematix_flow.streams.steps import STEPS
 
 if TYPE_CHECKING:
-    from prometheus_client import Counter, Gauge
+    from prometheus_client import Counter, Gauge, Histogram
     from prometheus_client.core import GaugeMetricFamily
 
     from ematix_flow.streams.open_windows import Told
@@ -54,7 +55,7 @@ class Metrics:
     """Counts from the start of this process, as Prometheus expects; only restarts and errors are carried over."""
 
     def __init__(self, spec: PipelineSpec, *, restarts: int = 0) -> None:
-        from prometheus_client import CollectorRegistry, Histogram
+        from prometheus_client import CollectorRegistry
 
         self.registry = CollectorRegistry()
         self._labels = {"pipeline": spec.name}
@@ -62,7 +63,7 @@ class Metrics:
         self._lateness = spec.watermark.lateness_ms / 1000
         self._state_bytes: dict[str, int] = {}
         self._has_window, self._has_join = spec.transform.window is not None, spec.transform.join is not None
-        counter, gauge = self._counter, self._gauge
+        counter, gauge, histogram = self._counter, self._gauge, self._histogram
         self._consumed = counter("rows_consumed", "Rows taken from the sources, bad ones included.")
         self._written = counter("rows_written", "Rows that became visible in a target.", "target")
         self._batches = counter("batches", "Batches committed.")
@@ -70,12 +71,11 @@ class Metrics:
         self._dead = counter("dlq_writes", "Bad rows kept as dead letters, by the stage that found them.", "stage")
         self._dropped = counter("rows_dropped", "Bad rows dropped, by the stage that found them.", "stage")
         self._restarts = counter("restarts", "Times the supervisor started the pipeline again.")
-        self._seconds = Histogram(
-            f"{_PREFIX}_batch_duration_seconds",
-            "Time of a batch by step of the commit protocol.",
-            ["pipeline", "step"],
-            buckets=_SECONDS,
-            registry=self.registry,
+        self._idle = counter("idle_iterations", "Times that the pipeline looked for input and found none.")
+        self._seconds = histogram("batch_duration_seconds", "Time of a batch by step of the commit protocol.", "step")
+        self._latency = histogram(
+            "end_to_end_latency_seconds",
+            "Time from the latest event of a batch until the batch was committed, of batches that wrote rows.",
         )
         self._last_commit = gauge(
             "last_commit_timestamp", "When the latest batch was committed, in seconds since 1970; 0 before the first."
@@ -91,7 +91,7 @@ class Metrics:
             self._declare_state(operator.late_data)
         self.registry.register(_LagOf(spec.name))
         # A series that is there from the start shows its first increase; one that appears with it does not.
-        for metric in (self._consumed, self._batches, self._last_commit):
+        for metric in (self._consumed, self._batches, self._idle, self._latency, self._last_commit):
             metric.labels(**self._labels)
         for target in with_tables(spec).target_names:
             self._written.labels(**self._labels, target=target)
@@ -116,6 +116,11 @@ class Metrics:
             self._told(report.windows, report.operator or "")
         for step, seconds in report.seconds.items():
             self._seconds.labels(**self._labels, step=step).observe(seconds)
+        if report.latest is not None and any(report.written.values()):
+            self._latency.labels(**self._labels).observe(max(0, time.time() - report.latest / 1_000_000))
+
+    def idle(self) -> None:
+        self._idle.labels(**self._labels).inc()
 
     def _declare_changes(self) -> None:
         words = {
@@ -180,6 +185,11 @@ class Metrics:
         from prometheus_client import Gauge
 
         return Gauge(f"{_PREFIX}_{name}", words, ["pipeline", *labels], registry=self.registry)
+
+    def _histogram(self, name: str, words: str, *labels: str) -> Histogram:
+        from prometheus_client import Histogram
+
+        return Histogram(f"{_PREFIX}_{name}", words, ["pipeline", *labels], buckets=_SECONDS, registry=self.registry)
 
     def failed(self) -> None:
         self._errors.labels(**self._labels).inc()

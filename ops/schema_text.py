@@ -19,15 +19,20 @@ _WITH_SIZE = frozenset({"decimal", "dec", "numeric", "char", "character", "varch
 
 def schema_problem(text: str, key: str) -> Problem | None:
     """What is wrong with the schema that stands at `key`, or nothing."""
-    reader = _Reader(_TOKEN.findall(text))
     try:
-        reader.columns(until="")
-    except _Mistake as mistake:
+        names = column_names(text)
+    except SchemaMistake as mistake:
         return Problem(key, mistake.found, mistake.allowed, mistake.suggestion)
-    return None
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    return Problem(key, f"the column {twice[0]} is there twice") if twice else None
 
 
-class _Mistake(Exception):
+def column_names(text: str) -> list[str]:
+    """Of a schema without mistakes."""
+    return _Reader(_TOKEN.findall(text)).columns(until="")
+
+
+class SchemaMistake(Exception):
     def __init__(self, found: str, allowed: str = "", suggestion: str = "") -> None:
         self.found, self.allowed, self.suggestion = found, allowed, suggestion
 
@@ -37,31 +42,33 @@ class _Reader:
         self._tokens = tokens
         self._at = 0
 
-    def columns(self, until: str) -> None:
+    def columns(self, until: str) -> list[str]:
+        names = []
         while True:
-            self._column()
+            names.append(self._column())
             if self._next == until:
-                return
+                return names
             self._expect(",", after="a column")
 
-    def _column(self) -> None:
+    def _column(self) -> str:
         name = self._take()
         if not re.match(r"\w|`", name):
-            raise _Mistake(f"found {_shown(name)}", "the name of a column")
+            raise SchemaMistake(f"found {_shown(name)}", "the name of a column")
         if self._next == ":":
             self._take()
         if self._next in ("", ","):
-            raise _Mistake(f"the column {name} has no type", "name and type, such as id long")
+            raise SchemaMistake(f"the column {name} has no type", "name and type, such as id long")
         self._type()
         if self._next.lower() in _AFTER_A_TYPE:
             while self._next not in ("", ",", ">"):
                 self._take()
+        return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
     def _type(self) -> None:
         word = self._take()
         kind = word.lower()
         if kind not in _TYPES:
-            raise _Mistake(f"unknown type {_shown(word)}", ", ".join(_TYPES), near(word, _TYPES))
+            raise SchemaMistake(f"unknown type {_shown(word)}", ", ".join(_TYPES), near(word, _TYPES))
         if kind in ("array", "map", "struct"):
             self._expect("<", after=word)
             self._parts(kind)
@@ -90,13 +97,13 @@ class _Reader:
     def _take(self) -> str:
         token = self._next
         if not token:
-            raise _Mistake("the schema ends too early")
+            raise SchemaMistake("the schema ends too early")
         self._at += 1
         return token
 
     def _expect(self, token: str, after: str) -> None:
         if self._next != token:
-            raise _Mistake(f"found {_shown(self._next)} after {after}", f'"{token}"')
+            raise SchemaMistake(f"found {_shown(self._next)} after {after}", f'"{token}"')
         self._take()
 
 

@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 HOST = "EMATIX_FLOW_METRICS_HOST"
 # A scraper comes from outside the container; the numbers hold no secret and no row.
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104
+_SHORTEST_PAUSE_SECONDS = 0.1
 
 
 class MetricsPortTaken(FlowError):
@@ -56,8 +57,11 @@ def watched(spec: PipelineSpec, port: int | None, *, restarts: int = 0) -> Itera
     metrics, health = Metrics(spec, restarts=restarts), Health()
     server = None if port is None else _serve(metrics, health, port)
     url = None if server is None else "http://{}:{}/metrics".format(*server.server_address[:2])
+    over = threading.Event()
     if url is not None:
         _log.info("serving", extra={"pipeline": spec.name, "url": url})
+        pause = max(_SHORTEST_PAUSE_SECONDS, spec.idle_pause_ms / 1000)
+        threading.Thread(target=_count_idle, args=(metrics, health, pause, over), name="idle", daemon=True).start()
     try:
         yield Watch(metrics, health, url)
         health.ended("the pipeline has ended")
@@ -66,9 +70,17 @@ def watched(spec: PipelineSpec, port: int | None, *, restarts: int = 0) -> Itera
         health.ended(f"the pipeline failed: {type(error).__name__}")
         raise
     finally:
+        over.set()
         if server is not None:
             server.shutdown()
             server.server_close()
+
+
+def _count_idle(metrics: Metrics, health: Health, pause: float, over: threading.Event) -> None:
+    """Spark looks for input after each pause, and tells nobody that it found none."""
+    while not over.wait(pause):
+        if health.idle():
+            metrics.idle()
 
 
 class _Server(ThreadingTCPServer):

@@ -8,6 +8,7 @@ replaces everything that its first, interrupted attempt showed, even if that att
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -147,7 +148,8 @@ def csv_options(place: Target) -> dict[str, Any]:
 
 
 def _suffix(part: Path) -> str:
-    suffix = part.name[part.name.index(".") :]
+    # In folders of a partition, Spark numbers the files of a task: `.c000.json`.
+    suffix = re.sub(r"^[^.]*(\.c\d+)?", "", part.name)
     return _SUFFIX.get(suffix, suffix)
 
 

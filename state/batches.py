@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ematix_flow.state.checkpoint import files_in
+from ematix_flow.state.kernel import YEAR_1_MS
 from ematix_flow.state.memory import Memory
 from ematix_flow.state.vault import StateDamaged
 
@@ -76,7 +77,7 @@ class Batches:
         for log, name in (("offsets", "batchWatermarkMs"), ("commits", "nextBatchWatermarkMs")):
             for number in self._numbers(log)[-1:]:
                 latest = max(latest, self._noted(f"{log}/{number}")[0].get(name, 0))
-        return _time(latest) if latest else None
+        return _time(latest - YEAR_1_MS) if latest else None
 
     def _noted(self, path: str) -> list[dict[str, Any]]:
         """A note of Spark's, after the line with its version: one JSON object per line, or a dash."""

@@ -28,6 +28,8 @@ REVISION = "_revision"
 """Column of the output under `reopen`: how often a result was emitted before."""
 NO_WATERMARK = -(2**62)
 """The watermark before any row was seen: nothing is late and nothing is due."""
+YEAR_1_MS = 62_135_596_800_000
+"""From the year 1, from which Spark is made to count its watermark, to 1970."""
 
 _FORMAT = 1
 _MAGIC = b"EMATIX\0S"

@@ -11,7 +11,7 @@ from ematix_flow.specs import Source
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.csv_reader import FILE, MALFORMED, ROW, CsvOptions, csv_rows, raw_schema
 from ematix_flow.streams.envelope import Decoded, as_bytes, as_json_bytes
-from ematix_flow.streams.sources.listing import folder_columns
+from ematix_flow.streams.sources.listing import folder_columns, for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -22,6 +22,7 @@ Decoder = Callable[["DataStreamReader", str, "StructType", Source], Decoded]
 
 _CORRUPT, _END = "_flow_corrupt", "_flow_end"
 _LINE, _JSON = "value", "_flow_json"
+_BLANKS = " \t\r\n"
 
 
 def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
@@ -31,9 +32,9 @@ def json_lines(reader: DataStreamReader, path: str, schema: StructType, source: 
 
     folders = _folders(path, schema)
     with_folders = StructType([StructField(_LINE, StringType()), *folders])
-    text = reader.option("lineSep", "\n").format("text").schema(with_folders).load(path)
+    text = _loaded(reader.option("lineSep", "\n").format("text").schema(with_folders), path, folders)
     # An empty line is no row.
-    lines = text.where(F.trim(_LINE) != "")
+    lines = text.where(F.col(_LINE).endswith("}") | (F.trim(_LINE, F.lit(_BLANKS)) != ""))
     parsed = json_text(lines, _LINE, [field for field in schema.fields if field not in folders])
     columns = _by_name(schema) | parsed.columns
     return Decoded(
@@ -88,7 +89,7 @@ def _ending(text: Column) -> Column:
     where the text does."""
     from pyspark.sql import functions as F
 
-    trimmed = F.rtrim(text)
+    trimmed = _trimmed(text)
     opened = F.substring(trimmed, F.lit(1), F.length(trimmed) - 1)
     return F.when(_has_one_brace(text), text).otherwise(F.concat(opened, F.lit(f',"{_END}":1}}')))
 
@@ -96,13 +97,21 @@ def _ending(text: Column) -> Column:
 def _has_one_brace(text: Column) -> Column:
     from pyspark.sql import functions as F
 
-    return F.instr(text, "}") == F.length(F.rtrim(text))
+    return F.instr(text, "}") == F.length(_trimmed(text))
 
 
 def _is_one_object(text: Column) -> Column:
     from pyspark.sql import functions as F
 
-    return _has_one_brace(text) | (F.rtrim(text).endswith("}") & F.col(f"{_JSON}.{_END}").isNotNull())
+    return _has_one_brace(text) | (_trimmed(text).endswith("}") & F.col(f"{_JSON}.{_END}").isNotNull())
+
+
+def _trimmed(text: Column) -> Column:
+    """Without what JSON allows after an object, such as the first half of a line end of Windows. Most texts have
+    nothing to trim, and looking for it costs as much as a copy."""
+    from pyspark.sql import functions as F
+
+    return F.when(text.endswith("}"), text).otherwise(F.rtrim(text, F.lit(_BLANKS)))
 
 
 def without_decimals(kind: DataType) -> DataType:
@@ -127,7 +136,8 @@ def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source)
     from pyspark.sql import functions as F
 
     folders = _folders(path, schema)
-    listing = reader.format("binaryFile").schema(_listing_schema(folders)).load(path).drop("content", "length")
+    listing = _loaded(reader.format("binaryFile").schema(_listing_schema(folders)), path, folders)
+    listing = listing.drop("content", "length")
     in_file = [field for field in schema.fields if field not in folders]
     names = [field.name for field in in_file]
     wrong_shape = F.when(F.col(MALFORMED).isNotNull(), F.lit("the line does not have as many fields as the header"))
@@ -172,7 +182,7 @@ def _columnar(form: str) -> Decoder:
 
         columns = _by_name(schema)
         return Decoded(
-            rows=reader.format(form).schema(schema).load(path),
+            rows=_loaded(reader.format(form).schema(schema), path, _folders(path, schema)),
             columns=columns,
             arrived=F.col("_metadata.file_modification_time"),
             order=_file_order(),
@@ -219,6 +229,12 @@ def _folders(path: str, schema: StructType) -> list[StructField]:
     """The columns that stand in the names of folders, not in the files."""
     names = folder_columns(path)
     return [field for field in schema.fields if field.name in names]
+
+
+def _loaded(reader: DataStreamReader, path: str, folders: list[StructField]) -> DataFrame:
+    """All that is below the path; but if folders are columns, Spark has to find them itself, and looks at no others."""
+    place, options = for_spark(path)
+    return reader.options(recursiveFileLookup=not folders, **options).load(place)
 
 
 def _block() -> Column:

@@ -42,6 +42,7 @@ IS_GOOD = f"{ERROR} IS NULL"
 OURS = "_flow_"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CALENDAR = datetime.min.replace(tzinfo=UTC) - _EPOCH, datetime.max.replace(tzinfo=UTC) - _EPOCH
 
 
 @dataclass(frozen=True)
@@ -291,8 +292,14 @@ def _no_time(name: str, column: Column) -> Column:
 
 
 def as_timestamp(column: Column, kind: DataType) -> Column:
-    """Whole numbers are milliseconds since 1970, as everywhere in this API; a text that is no time becomes NULL."""
+    """Whole numbers are milliseconds since 1970, as everywhere in this API. What is no time becomes NULL, and so does
+    one that no calendar has, such as milliseconds that were taken for seconds: the watermark would never come back."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import IntegralType
 
-    return F.timestamp_millis(column) if isinstance(kind, IntegralType) else column.try_cast("timestamp")
+    if isinstance(kind, IntegralType):
+        first, last = (moment // timedelta(milliseconds=1) for moment in _CALENDAR)
+        return F.when(column.between(first, last), F.timestamp_millis(column))
+    first, last = (moment // timedelta(microseconds=1) for moment in _CALENDAR)
+    moment = column.try_cast("timestamp")
+    return F.when(F.unix_micros(moment).between(first, last), moment)

@@ -96,14 +96,19 @@ def is_of_a_row(error: BaseException) -> bool:
 
 
 def spark_words(error: BaseException) -> tuple[str, str]:
-    """Spark's error condition, if there is one, and the first sentence of its message."""
+    """Spark's error condition, if there is one, and the first sentence of its message; or what a worker raised."""
     text = str(error)
     found = re.search(r"\[([A-Z][A-Z0-9_.]+)\]\s*([^\n]*)", text)
+    if (found is None or found.group(1) == "PYTHON_EXCEPTION") and (raised := _RAISED.findall(text)):
+        return "", raised[-1]
     if found:
         return found.group(1), f"[{found.group(1)}] {found.group(2).strip()}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "", f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
+
+# What ended a traceback of a Python worker: `ValueError: no such day`.
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)$", re.MULTILINE)
 
 # What a value can do wrong in an expression, in Spark's words.
 _ROW_CONDITIONS = frozenset({

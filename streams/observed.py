@@ -9,6 +9,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.sinks.base import EVENT_TIME
 from ematix_flow.state.kernel import GONE
 from ematix_flow.streams.envelope import ERROR, IS_BAD
 from ematix_flow.streams.packing import NOTE
@@ -52,6 +53,8 @@ class Seen:
     noted: int = 0
     inputs: Mapping[int, Arrived] = field(default_factory=dict)
     """Those of an operator, by number."""
+    latest: int | None = None
+    """The latest event time among the rows, if they carry it, in microseconds since 1970."""
 
     @property
     def complete(self) -> bool:
@@ -110,7 +113,9 @@ def seen_by(query: StreamingQuery, inputs: int) -> Seen:
         return json.loads(metrics.apply(name).json()) if metrics.contains(name) else {}
 
     known = {n: Arrived(of(f"{_INPUT}{n}").get("rows", 0), of(f"{_TIME}{n}").get("latest")) for n in range(inputs)}
-    return replace(seen, rows=sum(one.rows for one in known.values()), inputs=known)
+    times = [one.latest for one in known.values() if one.rows and one.latest is not None]
+    rows = sum(one.rows for one in known.values())
+    return replace(seen, rows=rows, inputs=known, latest=max(times, default=None))
 
 
 def seen_among(rows: DataFrame) -> Seen:
@@ -125,6 +130,8 @@ def _metrics(rows: DataFrame) -> list[Column]:
     from pyspark.sql import functions as F
 
     counts = [F.count(F.lit(1)).alias("rows"), F.count(ERROR).alias("bad")]
+    if EVENT_TIME in rows.columns:
+        counts.append(F.max(F.unix_micros(EVENT_TIME)).alias("latest"))
     conditions = [F.col(KEEP)] if KEEP in rows.columns else []
     # What withdraws a row is none.
     conditions += [~F.coalesce(F.col(GONE), F.lit(False))] if GONE in rows.columns else []
@@ -143,7 +150,8 @@ def _seen(metrics: dict[str, Any]) -> Seen:
     errors = tuple(error for error in metrics.get("errors") or () if error is not None)
     # A row that cannot be read is not kept, and one on which the filter fails is not, either.
     notes = tuple(metrics.get("notes") or ())
-    return Seen(rows, metrics.get("kept", rows - bad), bad, errors, notes, metrics.get("noted", 0))
+    kept, noted = metrics.get("kept", rows - bad), metrics.get("noted", 0)
+    return Seen(rows, kept, bad, errors, notes, noted, latest=metrics.get("latest"))
 
 
 def notes_among(seen: Seen, rows: DataFrame) -> Sequence[str]:

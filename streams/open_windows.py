@@ -72,6 +72,7 @@ class Held:
         raise WindowFailed(
             f"{window}, and max_groups_per_window is {most}; nothing of the batch was written",
             next_step="raise max_groups_per_window, or group by fewer columns; then the pipeline goes on where it was",
+            arrived=True,
         )
 
 

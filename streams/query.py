@@ -32,7 +32,7 @@ from ematix_flow.streams.operators import window_operator_of
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.stateful import input_of, stateful
 from ematix_flow.streams.ticks import Ticks, ticks_of
-from ematix_flow.streams.transform import STREAM, BadSql, SqlTransform, Transformed
+from ematix_flow.streams.transform import STREAM, BadSql, SqlTransform, Transformed, refuse_commands
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,6 +131,8 @@ def _transformed(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed
     sql, names = spec.transform.sql, [branch.origin.source for branch in branches]
     if sql is None:
         return _Transformed(in_one_shape(branches))
+    if spec.transform.dialect == "spark":
+        refuse_commands(sql)
     if len(branches) > 1 and is_over_names(sql, names):
         selects = None if spec.transform.lookups else one_select_each(sql, spec.transform.dialect, names)
         if selects is not None:

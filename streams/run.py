@@ -252,6 +252,11 @@ def _result(spec: PipelineSpec, tally: Tally, status: str, watermark: int | None
         dropped_rows=dict(tally.dropped),
         changes=in_all(tally.changes) if spec.transform.cdc else {},
         changes_by_table={table: in_all({table: counts}) for table, counts in tally.changes.items() if table},
-        watermark=None if watermark in (None, NO_WATERMARK) else _EPOCH + timedelta(microseconds=watermark),
+        watermark=None if watermark in (None, NO_WATERMARK) else _moment(watermark),
         duration_seconds=seconds,
     )
+
+
+def _moment(micros: int) -> datetime:
+    """The end of the last window of the year 9999 is one that `datetime` does not have."""
+    return _EPOCH + min(timedelta(microseconds=micros), datetime.max.replace(tzinfo=UTC) - _EPOCH)

@@ -73,6 +73,8 @@ class BatchReport:
     """By what they were, if rows are changes of tables."""
     operator: str | None = None
     """Which one: `join` or `window`."""
+    latest: int | None = None
+    """The latest event time among its rows, if they carry it, in microseconds since 1970."""
 
     @property
     def bad(self) -> Mapping[str, int]:
@@ -143,6 +145,7 @@ class Runner:
         self.tally = Tally()
         self.watch = Stopwatch()
         self.consumed = self.kept = 0
+        self.latest: int | None = None
         self.written: dict[str, int] = {}
         self.changes: dict[str, Counter[str]] = {}
         self.bad = SetAside()
@@ -207,7 +210,7 @@ class Runner:
     def stage(self, batch: Batch, routed: Routed) -> Any:
         """3. Every target writes the rows where nobody reads. Under `fail`, a bad row ends the batch here."""
         staging, taken = self._staged(batch, routed)
-        self.consumed, self.kept = taken.rows, taken.kept
+        self.consumed, self.kept, self.latest = taken.rows, taken.kept, taken.latest
         self.bad.seen(taken, routed.taken)
         if self._open is not None:
             self._arrived = taken.inputs
@@ -284,6 +287,7 @@ class Runner:
             changes=in_all(self.changes) if self._plan.capture else {},
             windows=self.told,
             operator="join" if self._spec.transform.join else "window" if self._open else None,
+            latest=self.latest,
         )
 
     def run_in(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:

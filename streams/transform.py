@@ -137,9 +137,21 @@ def parsed(sql: str, dialect: str) -> Any:
         where = f" near {facts['highlight']!r} (line {facts['line']}, column {facts['col']})" if facts else ""
         raise BadSql(f"the transform is not valid {dialect} SQL{where}", next_step="correct the transform") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        found = "nothing" if not trees else f"{len(trees)} statements" if len(trees) > 1 else trees[0].key.upper()
+        found = f"{len(trees)} statements" if trees else "nothing"
+        if len(trees) == 1:
+            found = trees[0].sql(dialect=read).split(maxsplit=1)[0].upper()
         raise BadSql(f"the transform must be one SELECT, found {found}", next_step="correct the transform")
     return trees[0]
+
+
+def refuse_commands(sql: str) -> None:
+    """Spark would carry out a command such as SET at once, and take its answer for the rows. What only Spark can read
+    is left to it."""
+    try:
+        parsed(sql, "spark")
+    except BadSql as error:
+        if error.__cause__ is None:
+            raise
 
 
 def selected(text: str, tables: Mapping[str, DataFrame]) -> DataFrame:

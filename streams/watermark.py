@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ematix_flow.state.kernel import NO_WATERMARK
+from ematix_flow.state.kernel import NO_WATERMARK, YEAR_1_MS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,14 +21,13 @@ _KEY = "spark.watermarkDelayMs"
 _CLOCK, _MARKED = "_flow_clock", "_flow_marked"
 # Never earlier than a watermark. A time far in the future would be, one day, and pandas could not read it.
 _NEVER = "CAST(NULL AS TIMESTAMP)"
-_YEAR_1_MS = 62_135_596_800_000
 
 
 def moved_by(rows: DataFrame, time: str, lateness_ms: int) -> DataFrame:
     """Let the watermark follow the column `time`; a NULL in it moves nothing."""
     from pyspark.sql import functions as F
 
-    clock = F.timestamp_micros(F.unix_micros(time) + _YEAR_1_MS * 1000)
+    clock = F.timestamp_micros(F.unix_micros(time) + YEAR_1_MS * 1000)
     return rows.withColumn(_CLOCK, clock).withWatermark(_CLOCK, f"{lateness_ms} milliseconds").drop(_CLOCK)
 
 
@@ -45,13 +44,13 @@ def never_late(rows: DataFrame) -> DataFrame:
 
 def from_spark(watermark_ms: int) -> int:
     """Spark's watermark in microseconds since 1970; `NO_WATERMARK` before any row was seen."""
-    return (watermark_ms - _YEAR_1_MS) * 1000 if watermark_ms else NO_WATERMARK
+    return (watermark_ms - YEAR_1_MS) * 1000 if watermark_ms else NO_WATERMARK
 
 
 def for_spark(deadline: int) -> int:
     """When Spark is to wake a group, so that it does once the watermark is at `deadline`: it waits until the watermark
     is beyond a whole millisecond."""
-    return -(-deadline // 1000) - 1 + _YEAR_1_MS
+    return -(-deadline // 1000) - 1 + YEAR_1_MS
 
 
 def current(query: StreamingQuery) -> int:

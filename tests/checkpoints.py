@@ -4,6 +4,8 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
+from ematix_flow.state.kernel import YEAR_1_MS
+
 PLANNED_MS = 1_767_225_600_000
 """Batch 0 was planned at the beginning of 2026, each of the others a minute after the one before it."""
 
@@ -17,7 +19,8 @@ def write_checkpoint(folder: Path, batches: int, *, committed: int | None = None
     _write(folder / "lookups/rates/v1/part.parquet", "rates")
     _write(folder / "refused.json", "{}")
     for n in range(batches):
-        metadata = {"batchWatermarkMs": PLANNED_MS if stateful else 0, "batchTimestampMs": PLANNED_MS + n * 60_000}
+        watermark = PLANNED_MS + YEAR_1_MS if stateful else 0
+        metadata = {"batchWatermarkMs": watermark, "batchTimestampMs": PLANNED_MS + n * 60_000}
         _write(folder / f"offsets/{n}", f'v1\n{json.dumps(metadata)}\n{{"logOffset":{n}}}')
         _write(folder / f"sources/0/{entry_name(n)}", _log(range(n + 1) if entry_name(n) != str(n) else [n]))
         if n < done:

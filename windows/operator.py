@@ -86,7 +86,10 @@ def _keys_and_aggregates(
     window: Window, columns: pa.Schema, udafs: Sequence[AggregateUdf], event_time: str
 ) -> tuple[tuple[pa.Field, ...], Aggregates]:
     """What the declaration says of the columns, or all that is wrong with it."""
+    import pyarrow as pa
+
     problems: list[Problem] = []
+    columns = pa.schema([column for column in columns if not column.name.startswith("_flow_")])
     keys, aggregates = _keys(window, columns, problems), None
     try:
         aggregates = aggregates_for(window.aggregations, columns, udafs, event_time)
@@ -104,8 +107,7 @@ def _keys(window: Window, columns: pa.Schema, problems: list[Problem]) -> tuple[
     for place, name in enumerate(window.group_by):
         where = f"group_by[{place}]"
         if name not in columns.names:
-            shown = [column for column in columns.names if not column.startswith("_flow_")]
-            problems.append(Problem(where, f'found "{name}"', ", ".join(shown), near(name, shown)))
+            problems.append(Problem(where, f'found "{name}"', ", ".join(columns.names), near(name, columns.names)))
         elif pa.types.is_nested(columns.field(name).type):
             found = f'column "{name}" is {columns.field(name).type}'
             problems.append(Problem(where, found, "a column of a plain type, not a list, map or struct"))

@@ -161,13 +161,15 @@ class PipelineSpec(Declared):
 
     @check
     def _dead_letters_have_a_place(self) -> Iterator[Complaint]:
-        if self.dead_letter_topic is not None:
+        if self.has_dead_letter_topic:
             return
         if self.dlq_store == "topic":
             yield Complaint(("dead_letter_topic",), 'missing; dlq_store = "topic" needs it')
         elif self.state_store.kind == "in_memory":
             for place in self._dlq_policies():
-                found = '"dlq" has nowhere to keep rows: the state store is in_memory and there is no dead_letter_topic'
+                unused = 'dlq_store = "table" leaves the topic unused'
+                reason = "there is no dead_letter_topic" if self.dead_letter_topic is None else unused
+                found = f'"dlq" has nowhere to keep rows: the state store is in_memory and {reason}'
                 yield Complaint(place, found, "a dead_letter_topic, or another state store")
 
     def _dlq_policies(self) -> Iterator[tuple[str, ...]]:

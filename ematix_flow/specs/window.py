@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -19,6 +20,19 @@ AGGREGATES = (
 
 _WITH_A_CAP = frozenset({"count_distinct", "collect_list", "collect_set"})
 _DISTINCT_MODES = ("approximate", "exact")
+BY_ANOTHER = ("arg_min", "arg_max")
+"""Their `mode` is the column that decides."""
+
+
+def rank_of(mode: str | None) -> float | None:
+    """From 0 to 1: of `p95`, `0.95`, `median`, or nothing, which is the median; None if it is no such thing."""
+    if mode in (None, "median"):
+        return 0.5
+    try:
+        rank = Decimal(mode[1:]) / 100 if mode.startswith("p") else Decimal(mode)
+        return float(rank) if 0 <= rank <= 1 else None
+    except InvalidOperation:
+        return None
 
 
 class Aggregation(Declared):
@@ -50,8 +64,17 @@ class Aggregation(Declared):
 
     @check
     def _mode_fits(self) -> Iterator[Complaint]:
-        if self.agg == "count_distinct" and self.mode not in (None, *_DISTINCT_MODES):
-            yield Complaint(("mode",), f'found "{self.mode}"', ", ".join(_DISTINCT_MODES))
+        if self.mode is None or self.agg not in AGGREGATES or self.agg in BY_ANOTHER:
+            return
+        if self.agg == "count_distinct":
+            if self.mode not in _DISTINCT_MODES:
+                yield Complaint(("mode",), f'found "{self.mode}"', ", ".join(_DISTINCT_MODES))
+        elif self.agg != "percentile":
+            yield Complaint(("mode",), f'found "{self.mode}", which has no meaning for {self.agg}')
+        elif rank_of(self.mode) is None:
+            allowed = "median, a percentile such as p95 or p99.9, or a share from 0 to 1 such as 0.95"
+            guess = f"p{self.mode}" if rank_of(f"p{self.mode}") is not None else ""
+            yield Complaint(("mode",), f'found "{self.mode}"', allowed, guess)
 
     @check
     def _cap_fits(self) -> Iterator[Complaint]:

@@ -43,22 +43,42 @@ def list_command(settings: Settings, modules: tuple[str, ...], output_format: Fo
 @connections_command.command("check")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @modules_option
+@format_option
 @click.pass_context
-def check_command(context: click.Context, names: tuple[str, ...], modules: tuple[str, ...]) -> None:
+def check_command(
+    context: click.Context, names: tuple[str, ...], modules: tuple[str, ...], output_format: Format
+) -> None:
     """Check the connections of these names, or all.
 
     Their fields have to be right and every ${...} has to have a value. Nothing is connected to.
     """
     settings = context.ensure_object(Settings)
-    declared, problems = _declared(modules, settings), []
-    for name in names or declared:
-        try:
-            show(f"{name}: {expanded(resolve_connection(name)).kind}, in order")
-        except FlowError as error:
-            problems.append(error)
-            settings.stderr.line(f"{name}: {text_of(error)}")
-    if problems:
+    declared = _declared(modules, settings)
+    checked = {name: _checked(name) for name in names or declared}
+    if output_format == "json":
+        facts = [
+            {"name": name, "in_order": False, "problem": facts_of(found)}
+            if isinstance(found, FlowError)
+            else {"name": name, "in_order": True, "kind": found}
+            for name, found in checked.items()
+        ]
+        show(as_json({"connections": facts}))
+    else:
+        for name, found in checked.items():
+            if isinstance(found, FlowError):
+                settings.stderr.line(f"{name}: {text_of(found)}")
+            else:
+                show(f"{name}: {found}, in order")
+    if problems := [found for found in checked.values() if isinstance(found, FlowError)]:
         context.exit(max(problem.exit_code for problem in problems))
+
+
+def _checked(name: str) -> str | FlowError:
+    """Its kind, or what is wrong with it."""
+    try:
+        return expanded(resolve_connection(name)).kind
+    except FlowError as error:
+        return error
 
 
 @connections_command.command("set")

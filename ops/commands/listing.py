@@ -1,7 +1,8 @@
-"""`flow list`: the pipelines that can be run by name from here, and the declarations that cannot be used."""
+"""`flow list` and `flow consume-list`: pipelines that can be run by name from here, and declarations that cannot."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from ematix_flow.ops.failing import facts_of, text_of
 from ematix_flow.ops.output import as_json, format_option, table
 from ematix_flow.ops.settings import Format
 from ematix_flow.ops.terminal import show
+from ematix_flow.specs import PipelineSpec
 
 
 @click.command("list")
@@ -23,6 +25,21 @@ def list_command(modules: tuple[str, ...], output_format: Format) -> None:
     Looks at every --module, at pipelines.py, and at *.toml and pipelines/*.toml of the current folder.
     """
     places = survey(modules)
+    show(_json(places) if output_format == "json" else _text(places))
+
+
+@click.command("consume-list")
+@modules_option
+@format_option
+def consume_list_command(modules: tuple[str, ...], output_format: Format) -> None:
+    """List the pipelines that `flow consume` can run.
+
+    Those of `flow list`, without batch pipelines, which end by themselves.
+    """
+    places = tuple(
+        replace(place, specs=tuple(spec for spec in place.specs if isinstance(spec, PipelineSpec)))
+        for place in survey(modules)
+    )
     show(_json(places) if output_format == "json" else _text(places))
 
 

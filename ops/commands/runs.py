@@ -1,4 +1,4 @@
-"""`flow runs`: what each run of a pipeline did, and how it ended."""
+"""`flow runs` and `flow logs`: what each run of a pipeline did, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.ops.commands.running import modules_option
 from ematix_flow.ops.discovery import find_one, survey
 from ematix_flow.ops.dlq import printable
+from ematix_flow.ops.logs import log_file, logged
 from ematix_flow.ops.output import as_json, by_name, format_option, table
 from ematix_flow.ops.settings import Format, Settings
 from ematix_flow.ops.state import memory_of, time_text
@@ -66,6 +67,28 @@ def show_command(
     settings: Settings, run_id: str, wanted: str | None, modules: tuple[str, ...], output_format: Format
 ) -> None:
     """Show all that is known of one run. The beginning of its id is enough."""
+    facts = _run(run_id, wanted, modules, settings).facts()
+    show(as_json(facts) if output_format == "json" else _text(facts))
+
+
+@click.command("logs")
+@click.argument("run_id", metavar="RUN")
+@click.argument("wanted", metavar="[NAME|FILE.toml]", required=False)
+@modules_option
+@click.pass_obj
+def logs_command(settings: Settings, run_id: str, wanted: str | None, modules: tuple[str, ...]) -> None:
+    """Print what was logged during a run, on the machine on which it ran. The beginning of its id is enough."""
+    run = _run(run_id, wanted, modules, settings)
+    lines = list(logged(run.pipeline, run.started_at, run.ended_at))
+    if not lines:
+        raise UsageError(
+            f"nothing of run {run.run_id} is in {log_file()}",
+            next_step=f"it ran on {run.holder.host}; the newest log is there, below $EMATIX_FLOW_HOME",
+        )
+    show("\n".join(map(printable, lines)))
+
+
+def _run(run_id: str, wanted: str | None, modules: tuple[str, ...], settings: Settings) -> Run:
     found = [run for run in _runs(wanted, modules, settings) if run.run_id.startswith(run_id)]
     if not found:
         raise UsageError(
@@ -75,8 +98,7 @@ def show_command(
     if len(found) > 1:
         ids = ", ".join(f"{run.run_id} of {run.pipeline}" for run in found[:5])
         raise UsageError(f'several runs begin with "{run_id}": {ids}', next_step="write more of the id")
-    facts = found[0].facts()
-    show(as_json(facts) if output_format == "json" else _text(facts))
+    return found[0]
 
 
 def _runs(wanted: str | None, modules: tuple[str, ...], settings: Settings) -> Iterator[Run]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ematix_flow.connections import ObjectStoreLocalConnection
+from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.specs import Source
 from ematix_flow.state.store import Store
 from ematix_flow.streams.decode import DECODERS, EXACT_POSITIONS, rendered
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # Spark forgets, and then never reads, a file that is older than the newest one by more than this; a week by default.
 _EVERY_FILE_COUNTS = "36500d"
+_DEEP = "`**` only before the names of files, as in `**/*.csv`"
 
 
 class FileSource:
@@ -43,6 +45,8 @@ class FileSource:
         self._name = name
         # Absolute, because Spark would look below the folder in which its Java process was started.
         self._path = str(Path(connection.path).absolute() / source.query)
+        if "/" in self._path.partition("/**/")[2]:
+            raise DeclarationError(f"source {name!r}", [Problem("query", f'found "{source.query}"', _DEEP)])
         if not is_pattern(self._path) and not Path(self._path).exists():
             raise SourceNotFound(
                 f"source {name!r}: {self._path} does not exist",

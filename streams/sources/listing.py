@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Collection, Iterable
 from itertools import islice
 from pathlib import Path
@@ -12,21 +13,30 @@ _SAMPLED_BYTES = 1 << 20
 
 
 def is_pattern(path: str) -> bool:
-    return glob.has_magic(path)
+    return glob.has_magic(path) or "{" in path
 
 
 def visible_files(path: str) -> list[Path]:
     """Oldest first. Names that begin with `_` or `.` are skipped, as Spark skips them."""
-    roots = [Path(p) for p in glob.glob(path)] if is_pattern(path) else [Path(path)]  # noqa: PTH207
-    found = [file for root in roots for file in _below(root)]
+    found = {file for root in _roots(path) for file in _below(root)}
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, str(file)))
 
 
 def folder_columns(path: str) -> set[str]:
     """The columns that folders such as `day=2026-01-01` below `path` stand for."""
-    base = len(Path(path).parts)
-    folders = {part for file in visible_files(path) for part in file.parts[base:-1]} if not is_pattern(path) else set()
-    return {folder.partition("=")[0] for folder in folders if "=" in folder}
+    found = {part for root in _roots(path) for file in _below(root) for part in file.relative_to(root).parts[:-1]}
+    return {folder.partition("=")[0] for folder in found if "=" in folder}
+
+
+def for_spark(path: str) -> tuple[str, dict[str, str]]:
+    """What Spark is to load, and how, to read what `visible_files` lists."""
+    folder, _, below = path.partition("/**")
+    options = {"pathGlobFilter": below[1:]} if below[1:] else {}
+    if Path(folder).is_file():
+        # Spark reads a single file only if a pattern has found it.
+        folder = f"{folder[:-1]}[{folder[-1]}]"
+    # Spark skips hidden files, but not hidden folders that a pattern finds.
+    return re.sub(r"(?<=/)(\*+|\?)", lambda wild: "[^._]" + wild[0].replace("?", ""), folder), options
 
 
 def average_sizes(files: Iterable[Path], form: str) -> tuple[float, float]:
@@ -58,6 +68,30 @@ def lines_of(file: Path, wanted: Collection[bytes]) -> dict[bytes, list[int]]:
             if content in wanted:
                 found.setdefault(content, []).append(number)
     return found
+
+
+def _roots(path: str) -> list[Path]:
+    """The files and folders that a pattern finds, or the one that it is."""
+    if not is_pattern(path):
+        return [Path(path)]
+    found = [Path(name) for one in _alternatives(path) for name in glob.glob(one, recursive=True)]  # noqa: PTH207
+    return [place for place in found if not _is_hidden(place, path)]
+
+
+def _alternatives(path: str) -> list[str]:
+    """`{a,b}/*` is `a/*` and `b/*`."""
+    found = re.fullmatch(r"(.*?)\{([^{}]*)\}(.*)", path)
+    if found is None:
+        return [path]
+    before, choices, after = found.groups()
+    return [one for choice in choices.split(",") for one in _alternatives(before + choice + after)]
+
+
+def _is_hidden(place: Path, pattern: str) -> bool:
+    """Whether a wildcard has found a name that is to be skipped."""
+    written = Path(pattern).parts
+    first = next(number for number, part in enumerate(written) if is_pattern(part))
+    return any(name.startswith(("_", ".")) for name in place.parts[first:])
 
 
 def _below(root: Path) -> Iterable[Path]:

@@ -10,6 +10,7 @@ import pytest
 from pyarrow import csv, orc
 from pyarrow import parquet as pq
 
+from ematix_flow.errors import DeclarationError
 from ematix_flow.streams.failures import BadRowError
 from tests.orders import Orders
 
@@ -105,7 +106,7 @@ def test_partition_folders_are_written_and_read_back_as_a_column(orders: Orders)
     orders.run(schema="id long, day date", targets=('json_lines\npartition_by = ["day"]\nprefix = "lake"',))
 
     assert [f.parent.name for f in orders.files()] == ["day=2026-01-01", "day=2026-01-02"]
-    assert [f.parent.parent for f in orders.files()] == [orders.outbox / "lake"] * 2
+    assert {(f.parent.parent, f.suffixes[0]) for f in orders.files()} == {(orders.outbox / "lake", ".jsonl")}
     assert [json.loads(f.read_text()) for f in orders.files()] == [{"id": 1}, {"id": 2}]
 
     orders.inbox = orders.outbox / "lake"
@@ -114,15 +115,34 @@ def test_partition_folders_are_written_and_read_back_as_a_column(orders: Orders)
     assert orders.in_database() == [(1, "2026-01-01"), (2, "2026-01-02")]
 
 
-def test_a_glob_chooses_files(orders: Orders) -> None:
-    for day in ("01", "02"):
-        (orders.inbox / day).mkdir()
-        orders.arrive(f"{day}/a.jsonl", [{"id": int(day)}])
-    orders.arrive("other.jsonl", [{"id": 9}])
+def test_a_query_chooses_files_and_hidden_names_are_in_none(orders: Orders) -> None:
+    for name in ("a", "x/b", "x/deep/c", "y/d", "_h/e", ".g/f", "x/_i", "x/.j"):
+        (orders.inbox / name).parent.mkdir(parents=True, exist_ok=True)
+        orders.arrive(f"{name}.jsonl", [{"id": name[-1]}])
+    chosen = {
+        "": "abcd",
+        "x": "bc",
+        "x/b.jsonl": "b",
+        "*": "abcd",
+        "?": "bcd",
+        "*/*.jsonl": "bd",
+        "{x,y}/*": "bcd",
+        "**/*.jsonl": "abcd",
+        "x/**": "bc",
+    }
 
-    orders.run(source='query = "0*/*.jsonl"')
+    # Without a schema, what the columns are inferred from has to be what is read.
+    alone = orders.toml(schema=None, source='name = "q{}"\nquery = "{}"').replace("[source]", "[[sources]]")
+    head, source, rest = re.split(r"(?=\[\[sources\]\])|(?=\[transform\])", alone)
+    orders.run_text(head + "".join(source.format(number, query) for number, query in enumerate(chosen)) + rest)
 
-    assert orders.ids_in_database() == [1, 2]
+    read = orders.in_database("SELECT source_name, string_agg(id, '' ORDER BY id) FROM orders GROUP BY ALL ORDER BY 1")
+    assert read == [(f"q{number}", letters) for number, letters in enumerate(chosen.values())]
+
+
+def test_folders_of_any_depth_come_only_before_the_names_of_files(orders: Orders) -> None:
+    with pytest.raises(DeclarationError, match=re.escape("`**` only before the names of files")):
+        orders.run(source='query = "**/x/*.jsonl"')
 
 
 @pytest.mark.parametrize(("form", "line"), [("json_lines", '{"id": "x"}'), ("csv", "x")])

@@ -237,6 +237,8 @@ def test_a_wrong_column_is_refused_before_anything_runs(orders: Orders) -> None:
         orders.run(sql="SELECT nonsense FROM source")
     with pytest.raises(BadSql, match="must be one SELECT"):
         orders.run(sql='DELETE FROM source"""\ndialect = """duckdb')
+    with pytest.raises(BadSql, match="must be one SELECT, found SET"):
+        orders.run(sql="SET spark.sql.ansi.enabled = false")
 
 
 def test_a_missing_folder_is_named(orders: Orders) -> None:

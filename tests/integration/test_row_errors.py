@@ -64,11 +64,12 @@ def test_what_follows_an_object_makes_its_line_bad(orders: Orders) -> None:
         "[]",
     ]
     good = ['{"id": 10, "t": "} {"}', '{"t": "{\\"id\\": 1}", "id": 11} ', '{"id": 12, "o": {"l": [{}, {}]}}']
-    orders.arrive("a.jsonl", [*bad, *good])
+    with_line_ends_of_windows = ['{"id": 13}\r', "\r", '{"id": 14, "o": {"l": [{}]}}\t\r', " \t", ""]
+    orders.arrive("a.jsonl", [*bad, *good, *with_line_ends_of_windows])
 
     result = orders.run(schema=SCHEMA, on_error="dlq", targets=("json_lines",))
 
-    assert orders.ids_in_files() == [10, 11, 12]
+    assert orders.ids_in_files() == [10, 11, 12, 13, 14]
     letters = orders.dead_letters()
     assert sorted(letter.payload.decode() for letter in letters) == sorted(bad)
     assert sorted(int(letter.position.rpartition("a.jsonl#")[2]) for letter in letters) == list(range(1, 8))

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from ematix_flow.specs import SparkSettings
 from ematix_flow.state.kernel import TIME, Operator, Step
-from ematix_flow.streams.envelope import ERROR, PAYLOAD, POSITION, BadRow, Origin
+from ematix_flow.streams.envelope import ERROR, PAYLOAD, POSITION, BadRow, Origin, as_timestamp
 from ematix_flow.streams.session import session_for
 from ematix_flow.streams.stateful import input_of, stateful
 from ematix_flow.streams.tagging import KEEP
@@ -99,6 +99,19 @@ class Feed:
 @pytest.fixture
 def feed(tmp_path: Path, spark: SparkSession) -> Feed:
     return Feed(tmp_path, session_for(SparkSettings(), spark=spark))
+
+
+def test_a_time_that_no_calendar_has_is_none(spark: SparkSession) -> None:
+    first, last = -62_135_596_800_000, 253_402_300_799_999
+    numbers = spark.createDataFrame(
+        [(n,) for n in (0, first, last, first - 1, last + 1, 2**63 - 1, -(2**63))], "t long"
+    )
+    texts = spark.createDataFrame([("1970-01-01T00:00:01Z",), ("+57971-02-25T00:00:00Z",), ("noon",)], "t string")
+    found = [
+        [row[0] for row in rows.select(F.unix_millis(as_timestamp(F.col("t"), rows.schema[0].dataType))).collect()]
+        for rows in (numbers, texts)
+    ]
+    assert found == [[0, first, last, None, None, None, None], [1000, None, None]]
 
 
 def test_windows_close_late_rows_arrive_and_a_copied_checkpoint_goes_on(feed: Feed, tmp_path: Path) -> None:

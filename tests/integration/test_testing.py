@@ -78,6 +78,7 @@ def test_a_pipeline_between_servers_runs_without_them_and_goes_on_where_it_ended
         assert orders.rows("analytics.orders") == [first[0], changed, first[2]]
         assert orders.rows("orders-out") == [*first[:2], changed, first[2]]
         assert orders.metric("rows_written_total", target="orders-out") == 4
+        assert orders.metric("end_to_end_latency_seconds_count") == 2
 
         (undecoded,), (uncast,) = orders.dead_letters("decode"), orders.dead_letters("transform")
         assert (undecoded.source, undecoded.payload, undecoded.event_ts) == ("orders", b"\xff{", changed["placed_at"])

@@ -154,8 +154,9 @@ def test_too_many_groups_stop_the_pipeline_and_nothing_is_lost(orders: Orders) -
     with pytest.raises(WindowFailed) as caught:
         run(orders, tumbling.format(2))
     said = str(caught.value)
-    assert "2026-01-01 00:00:00 UTC has 3 groups" in said
-    assert "max_groups_per_window is 2" in said
+    assert said.startswith(
+        "the window that begins at 2026-01-01 00:00:00 UTC has 3 groups, and max_groups_per_window is 2"
+    )
 
     run(orders, tumbling.format(3))
     assert found(orders) == [(0, 10, user, 1, 1) for user in "abc"]
@@ -303,8 +304,8 @@ class Product:
     def state(self) -> list[pa.Array]:
         return [pa.array([self.so_far])]
 
-    def evaluate(self) -> pa.Array:
-        return pa.array([self.so_far])
+    def evaluate(self) -> int:
+        return self.so_far
 
 
 def test_aggregates_of_every_sort_in_one_window(orders: Orders) -> None:

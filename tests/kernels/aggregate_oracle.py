@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ematix_flow.specs.window import Aggregation
-from ematix_flow.windows.aggregates.sketches import rank_of
+from ematix_flow.specs.window import Aggregation, rank_of
 
 Row = dict[str, Any]
 EXACT = Context(prec=100, rounding=ROUND_HALF_UP)

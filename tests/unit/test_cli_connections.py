@@ -51,7 +51,11 @@ def test_check_resolves_references(capsys: pytest.CaptureFixture[str], monkeypat
     assert told.err.startswith("db: error[secret-not-found]: ${PG_PASSWORD}")
     monkeypatch.setenv("PG_PASSWORD", "hunter2")
     assert main(["connections", "check", "db"]) == 0
-    assert main(["connections", "check", "nobody"]) == 2
+    capsys.readouterr()
+    assert main(["connections", "check", "db", "nobody", "--format", "json"]) == 2
+    known, unknown = json.loads(capsys.readouterr().out)["connections"]
+    assert known == {"name": "db", "kind": "postgres", "in_order": True}
+    assert (unknown["in_order"], unknown["problem"]["code"]) == (False, "unknown-connection")
 
 
 def test_a_bad_dsn_is_not_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

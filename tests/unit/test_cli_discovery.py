@@ -72,6 +72,23 @@ def test_every_place_is_listed_and_other_toml_files_are_left_alone(
     assert found["problems"] == []
 
 
+def test_a_daemon_is_offered_only_what_does_not_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = """
+from ematix_flow.types import BigInt
+
+@ematix.table()
+class Orders:
+    id: BigInt
+
+@ematix.pipeline(target=Orders, target_connection=DuckDBConnection(path="out.db"), source_table="raw")
+def nightly(): ...
+"""
+    (folder / "pipelines.py").write_text(MODULE.format(name="all_day") + batch)
+    assert main(["consume-list", "--format", "json"]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)["pipelines"]] == ["all_day"]
+    assert {one.name for one in pipelines.declared()} == {"all_day", "nightly"}
+
+
 def test_a_broken_declaration_is_shown_and_hides_no_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     declare(folder / "good.toml", "good")
     (folder / "half.toml").write_text('pipeline_name = "half"\n')

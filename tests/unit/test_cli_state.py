@@ -288,6 +288,7 @@ def test_a_run_that_is_not_let_in_leaves_a_record_too(shop: Shop) -> None:
         *refused, running = json.loads(shop.flow("runs", "list", "--format", "json"))
         assert [run["error_code"] for run in refused] == ["pipeline-busy", "pipeline-busy"]
         assert running["status"] == "running", "those that came later were not let in"
+        assert shop.flow("status").splitlines()[1].split()[:2] == ["orders", "running"]
         return RunResult("orders", "stopped")
 
     recorded(shop.spec, runs_meanwhile)

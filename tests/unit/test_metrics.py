@@ -1,6 +1,7 @@
 """What Prometheus and Kubernetes see of a running pipeline, over HTTP."""
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from ematix_flow.specs import PipelineSpec
 from ematix_flow.streams.runner import BatchReport
 from ematix_flow.toml import load_toml
 from tests.orders import Orders
+from tests.waiting import wait_for
 
 REPORT = BatchReport("orders", 3, 1000, {"orders": 998}, {"decode": 2}, {}, {"plan": 0.0, "stage": 0.3, "apply": 0.05})
 
@@ -54,6 +56,12 @@ def test_every_batch_is_counted(declared: Callable[[str], PipelineSpec]) -> None
     assert metrics.value("batch_duration_seconds_bucket", step="stage", le="0.25") == 0
     assert (metrics.value("last_commit_timestamp") or 0) > 1_700_000_000
     assert metrics.value("restarts_total") == 2
+    assert metrics.value("end_to_end_latency_seconds_count") == 0
+    at = int((time.time() - 20) * 1_000_000)
+    for report in (replace(REPORT, latest=at), replace(REPORT, latest=at, written={"orders": 0})):
+        metrics.batch(report)
+    assert metrics.value("end_to_end_latency_seconds_count") == 1
+    assert 20 <= (metrics.value("end_to_end_latency_seconds_sum") or 0) < 30
 
     dropping = Metrics(declared("drop"))
     dropping.batch(replace(REPORT, dead={}, dropped={"decode": 2}))
@@ -65,7 +73,7 @@ def test_they_are_served_while_the_pipeline_runs(
     declared: Callable[[str], PipelineSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(HOST, "127.0.0.1")
-    with watched(declared("dlq"), 0) as watch:
+    with watched(declared("dlq").model_copy(update={"idle_pause_ms": 0}), 0) as watch:
         assert watch.url is not None
         base, port = watch.url.removesuffix("/metrics"), int(watch.url.split(":")[2].split("/")[0])
         assert get(f"{base}/healthz") == (200, '{"ok": true, "reason": "the process is alive"}')
@@ -75,6 +83,8 @@ def test_they_are_served_while_the_pipeline_runs(
         status, text = get(watch.url)
         assert status == 200
         assert 'ematix_streaming_rows_written_total{pipeline="orders",target="orders"} 998.0' in text.splitlines()
+        watch.health.started(lambda: True)
+        wait_for(lambda: (watch.metrics.value("idle_iterations_total") or 0) >= 2)
         status, text = get(f"{base}/")
         assert status == 404
         assert json.loads(text)["error"] == "there is no /; there are /metrics, /healthz and /readyz"

@@ -129,11 +129,13 @@ def _unpacked(path: list[str], udaf: bytes, columns: tuple[str, ...]) -> Accumul
 
 
 def _single(value: Any, type: pa.DataType) -> pa.Array:
+    """As an array of one: what may be one already, a scalar, or a plain value."""
     import pyarrow as pa
 
     if isinstance(value, pa.Scalar):
-        value = pa.array([value.as_py()], value.type)
-    if not isinstance(value, pa.Array) or len(value) != 1:
-        shape = f"an array of length {len(value)}" if isinstance(value, pa.Array) else f"a {value.__class__.__name__}"
-        raise TypeError(f"it gave {shape}, not an Arrow array of length 1")
+        value = value.as_py()
+    if not isinstance(value, pa.Array):
+        return pa.array([value], type)
+    if len(value) != 1:
+        raise TypeError(f"it gave an array of length {len(value)}, not of length 1")
     return value if value.type == type else value.cast(type)

@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.problems import near
-from ematix_flow.specs.window import AGGREGATES, Aggregation
+from ematix_flow.specs.window import AGGREGATES, BY_ANOTHER, Aggregation
 from ematix_flow.state.kernel import TIME
 from ematix_flow.windows.aggregates import kinds
 from ematix_flow.windows.aggregates.accumulated import Accumulated
 from ematix_flow.windows.aggregates.arrow_types import arrow_type
 from ematix_flow.windows.aggregates.kinds import KINDS, Given, Made
 from ematix_flow.windows.aggregates.pieces import Result
-from ematix_flow.windows.aggregates.sketches import rank_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ematix_flow.udf import AggregateUdf
-
-_BY_ANOTHER = ("arg_min", "arg_max")
 
 
 def results_of(
@@ -64,27 +61,14 @@ class _Reader:
         kind = KINDS[wanted.agg]
         columns: tuple[tuple[str, pa.DataType] | None, ...] = ()
         if wanted.column is not None:
-            by_another = wanted.agg in _BY_ANOTHER and wanted.mode is not None
+            by_another = wanted.agg in BY_ANOTHER and wanted.mode is not None
             takes = kinds.ANYTHING if by_another else kind.takes
             columns = (self._column(wanted, f"{at}.column", wanted.column, takes),)
             if by_another and wanted.mode:
                 columns = (*columns, self._column(wanted, f"{at}.mode", wanted.mode, kind.takes))
-        if None in columns or not self._mode_fits(wanted, at):
+        if None in columns:
             return None
         return kind.make(Given(wanted, *(part for column in columns if column for part in column)))
-
-    def _mode_fits(self, wanted: Aggregation, at: str) -> bool:
-        if wanted.mode is None or wanted.agg in (*_BY_ANOTHER, "count_distinct"):
-            return True
-        if wanted.agg == "percentile":
-            if rank_of(wanted.mode) is not None:
-                return True
-            allowed = "median, a percentile such as p95 or p99.9, or a share from 0 to 1 such as 0.95"
-            guess = f"p{wanted.mode}" if rank_of(f"p{wanted.mode}") is not None else ""
-            self._wrong(f"{at}.mode", f'found "{wanted.mode}"', allowed, guess)
-        else:
-            self._wrong(f"{at}.mode", f'found "{wanted.mode}", which has no meaning for {wanted.agg}')
-        return False
 
     def _accumulated(self, wanted: Aggregation, udaf: AggregateUdf, at: str) -> Made | None:
         names = [name.strip() for name in (wanted.column or "").split(",")] if wanted.column else []
@@ -98,7 +82,10 @@ class _Reader:
                 found = f'found "{name}", which is {column[1]}; {udaf.name} takes {argument}'
                 self._wrong(f"{at}.column", found)
                 return None
-        if None in columns or not self._mode_fits(wanted, at):
+        if wanted.mode is not None:
+            self._wrong(f"{at}.mode", f'found "{wanted.mode}", which has no meaning for {wanted.agg}')
+            return None
+        if None in columns:
             return None
         piece = Accumulated(udaf, tuple(column[0] for column in columns if column))
         return arrow_type(udaf.returns), (piece,), piece.evaluate
@@ -127,7 +114,7 @@ class _Reader:
         known = {field.name: str(field.type) for field in self.schema}
         given = [f"{name} {known.get(name, '')}".strip() for name in names if name]
         if wanted.mode:
-            decider = known.get(wanted.mode, "") if wanted.agg in _BY_ANOTHER else ""
+            decider = known.get(wanted.mode, "") if wanted.agg in BY_ANOTHER else ""
             given.append(f"mode {wanted.mode} {decider}".strip())
         if wanted.max_distinct_values_per_group:
             given.append(f"at most {wanted.max_distinct_values_per_group}")

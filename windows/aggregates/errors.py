@@ -16,7 +16,7 @@ class WindowFailed(FlowError):
 
     def __init__(self, found: str, *, next_step: str = "", arrived: bool = False) -> None:
         self.arrived = arrived
-        """Whether it was read from the text of another error, so that it is spoken plainly from now on."""
+        """Whether it is in the driver, raised there or read from a worker's error, so that it is spoken plainly."""
         super().__init__(found, next_step=next_step)
 
     def __str__(self) -> str:

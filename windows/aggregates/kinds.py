@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ematix_flow.specs.window import Aggregation
+from ematix_flow.specs.window import Aggregation, rank_of
 from ematix_flow.windows.aggregates import collected, sketches, spread, totals
 from ematix_flow.windows.aggregates.chosen import Chosen
 from ematix_flow.windows.aggregates.pieces import Count, Extreme, Piece, Rows
@@ -135,7 +135,7 @@ def _count_distinct(given: Given) -> Made:
 def _percentile(given: Given) -> Made:
     import pyarrow as pa
 
-    rank = sketches.rank_of(given.wanted.mode)
+    rank = rank_of(given.wanted.mode)
     assert rank is not None, "looked at when it was declared"
     return pa.float64(), (sketches.QuantileSketch(given.column),), partial(sketches.percentile, rank)
 

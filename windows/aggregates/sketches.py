@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.windows.aggregates.collected import first_of_each
@@ -81,17 +80,6 @@ def percentile(rank: float, blobs: pa.Array) -> pa.Array:
     return pa.array(
         [None if blob is None else read(blob).get_quantile(rank, True) for blob in blobs.to_pylist()], pa.float64()
     )
-
-
-def rank_of(mode: str | None) -> float | None:
-    """From 0 to 1: of `p95`, `0.95`, `median`, or nothing, which is the median; None if it is no such thing."""
-    if mode in (None, "median"):
-        return 0.5
-    try:
-        rank = Decimal(mode[1:]) / 100 if mode.startswith("p") else Decimal(mode)
-    except InvalidOperation:
-        return None
-    return float(rank) if 0 <= rank <= 1 else None
 
 
 def _counted(ids: Integers, groups: int, values: Any) -> Columns:
