@@ -25,7 +25,7 @@ from ematix_flow.origins import place
 from ematix_flow.problems import Spelling, near, shown
 from ematix_flow.specs import PipelineSpec, Source, StateStore, Target
 from ematix_flow.specs.fields import DELTA_KINDS, FILE_KINDS
-from ematix_flow.table import TableDefinition
+from ematix_flow.table import AUDIT_COLUMNS, SCD2_COLUMNS, TableDefinition
 
 _RUNTIME = "ematix_flow.batch.pipeline"
 # What has no tables has a folder, a topic, a queue or a stream of the table's name.
@@ -338,7 +338,23 @@ def _unknown_columns(job: Job) -> list[Problem]:
         for name in job.renamed
         if name not in known
     ]
+    problems += _senseless(job, known)
     if len(job.time_columns) > 1:
         found = f"found {', '.join(job.time_columns)}: a row has one time, whatever its target"
         problems.append(Problem("event_timestamp_column", found, "one of them"))
+    return problems
+
+
+def _senseless(job: Job, columns: Sequence[str]) -> list[Problem]:
+    """What every field by itself allows, and all of them together do not."""
+    problems = []
+    added = [column.name for column in (*AUDIT_COLUMNS, *SCD2_COLUMNS)]
+    if job.freshness_column and job.freshness_column.lower() not in {name.lower() for name in (*columns, *added)}:
+        found, guess = f'found "{job.freshness_column}", which is no column', near(job.freshness_column, columns)
+        problems.append(Problem("freshness_column", found, ", ".join(columns), guess))
+    if job.incremental_column and any(one.mode == "truncate" for one in job.all_targets()):
+        found = 'given with mode = "truncate", which would keep only what came last'
+        problems.append(Problem("incremental_column", found, "append, merge or scd2 with it"))
+    if job.name in job.depends_on:
+        problems.append(Problem("depends_on", f'found "{job.name}", which is the pipeline itself', "other pipelines"))
     return problems

@@ -41,7 +41,7 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Base:
     made: Base = request.param(tmp_path)
     if made.name == "mysql":
         made.run("DROP DATABASE IF EXISTS main")  # of this name there is one per server
-    made.run("CREATE TABLE raw (id bigint, label varchar(20), amount decimal(10, 2), seen int)")
+    made.run("CREATE TABLE raw (id int, label varchar(20), amount decimal(10, 2), seen int)")  # narrower than the target
     return made
 
 
