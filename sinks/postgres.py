@@ -271,7 +271,8 @@ def _check_names(target: str, names: Sequence[str]) -> None:
 def _typed(query: str, columns: Sequence[str], table: Sequence[TableColumn]) -> str:
     """Rows of a query in the types of the table, so that PostgreSQL can compare them with its rows."""
     there = {column.name.lower(): column for column in table}
-    return f"(SELECT {', '.join(postgres_types.in_table(quoted(c), there[c.lower()]) for c in columns)} FROM {query} AS q)"
+    typed = (postgres_types.in_table(quoted(name), there[name.lower()]) for name in columns)
+    return f"(SELECT {', '.join(typed)} FROM {query} AS q)"
 
 
 def _sqlstate(error: Exception) -> str:

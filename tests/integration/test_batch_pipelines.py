@@ -41,7 +41,7 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Base:
     made: Base = request.param(tmp_path)
     if made.name == "mysql":
         made.run("DROP DATABASE IF EXISTS main")  # of this name there is one per server
-    made.run("CREATE TABLE raw (id int, label varchar(20), amount decimal(10, 2), seen int)")  # narrower than the target
+    made.run("CREATE TABLE raw (id int, label varchar(20), amount decimal(10, 2), seen int)")
     return made
 
 
@@ -73,10 +73,14 @@ def counts(result: Any) -> tuple[int, ...]:
 
 def test_the_database_does_it_alone(origin: Base) -> None:
     """No Spark: merge with counts, NULL-safe, the last of a key by its time, deletes hard and soft."""
-    filled(origin, (1, "a", 1, 1), (2, None, 2, 1), (2, "later", 2, 2), (2, "no time", 2, "NULL"), (3, "c", "NULL", 1))
+    filled(
+        origin, (1, "a", 1, 1), (2, None, 2, 1), (2, "before", 2, 2), (2, "later", 2, 2), (2, "no time", 2, "NULL"),
+        (3, "c", "NULL", 1),
+    )  # fmt: skip
     load = declared(origin, mode="merge", keys=["id"], event_timestamp_column="seen", handle_deletes="hard")
     first = load.sync()
     assert (first.status, first.path, counts(first)) == ("success", "same_db", (3, 0, 0, 0, 0))
+    assert rows(origin) == [(1, "a", 1.0), (2, "later", 2.0), (3, "c", None)]
     assert counts(load.sync()) == (0, 0, 3, 0, 0)
     filled(origin, (1, "a", 1, 1), (2, None, 2, 1), (4, "d", 4, 1))
     assert counts(load.sync()) == (1, 1, 1, 1, 0)
