@@ -41,6 +41,7 @@ from ematix_flow.sinks.tables import IS_DELETED, MODES, SEEN_AT, Counted, Load, 
 from ematix_flow.specs import CDC, Target
 from ematix_flow.state.fence import Fence
 from ematix_flow.state.kernel import GONE
+from ematix_flow.table import VALID_FROM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -182,7 +183,9 @@ class DatabaseSink(ABC):
     def _create_gate(self, db: Database) -> None:
         there = {column.name.lower(): column for column in self._columns(db)}
         found = [there[key.lower()] for key in self._shape.keys]
-        for statement in gate_tables(self._gate(db), {column.name: self._key_type(column) for column in found}):
+        keys = {column.name: self._key_type(column) for column in found}
+        moment = there[VALID_FROM].kind if self._mode == "scd2" else ""
+        for statement in gate_tables(self._gate(db), keys, moment):
             db.execute(statement)
 
     # The calls of the commit protocol.

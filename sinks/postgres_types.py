@@ -51,7 +51,7 @@ _TIMES = {
 def column_type(column: TableColumn) -> str:
     from pyspark.sql.types import DecimalType
 
-    if column.kind in {"UUID", "JSON", "JSONB"}:
+    if column.kind in {"UUID", "JSON", "JSONB", "INTERVAL"}:
         return column.kind
     if column.max_length:
         return f"VARCHAR({column.max_length})"
