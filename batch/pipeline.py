@@ -21,7 +21,7 @@ from ematix_flow.state.history import new_run_id, recorded_as
 from ematix_flow.streams.in_database import Wanted, obstacle, run_in_database
 from ematix_flow.streams.looking import first_rows
 from ematix_flow.streams.run import run_spec
-from ematix_flow.streams.sources.database.source import DATABASES, DatabaseSource
+from ematix_flow.streams.sources.database.source import DATABASES, DatabaseSource, Looked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,10 +84,11 @@ def _load(pipeline: BatchPipeline, spec: PipelineSpec, progress: _Progress, spar
     path = _path(pipeline, spec)
 
     def work() -> RunResult:
-        if path == "same_db":
-            job = pipeline.job
-            wanted = Wanted(job.renamed, job.source_table is not None, pipeline.only_orders)
-            return run_in_database(spec, wanted)
+        looked = _looked(pipeline, spec)
+        if path == "same_db" and looked is not None:
+            targets = pipeline.job.all_targets()
+            columns = {one.target.__table__.full_name: pipeline.columns_read(one) for one in targets}
+            return run_in_database(spec, looked, Wanted(columns, pipeline.only_orders))
         return run_spec(spec, bounded=True, spark=spark)
 
     result, run_id = recorded_as(spec, work)
@@ -99,11 +100,22 @@ def dry_run(pipeline: BatchPipeline, *, spark: SparkSession | None = None) -> Jo
     """The source is opened and its columns are looked at; no table is made and no row read."""
     began, spec = time.monotonic(), pipeline.spec().with_connections(resolve_connection)
     path = _path(pipeline, spec)
-    for source, name in zip(spec.sources, spec.source_names, strict=True):
-        if source.kind in DATABASES:
-            DatabaseSource.look(source, connect(source.connection), name)
+    _looked(pipeline, spec)
     looked = _Progress({spec.name: (path, RunResult(spec.name, "dry_run"))})
     return _result(pipeline, looked, time.monotonic() - began)
+
+
+def _looked(pipeline: BatchPipeline, spec: PipelineSpec) -> Looked | None:
+    """The source as it is now, if it is a database. Fails in words if it lacks what the declaration names."""
+    source, name = spec.sources[0], spec.source_names[0]
+    if source.kind not in DATABASES:
+        return None
+    looked = DatabaseSource.look(source, connect(source.connection), name)
+    read = [pipeline.columns_read(one) for one in pipeline.job.all_targets()]
+    named = {of: "column_map" if of != column else "source_table" for one in read for column, of in one.items()}
+    time_column = {source.event_time_column: "event_timestamp_column"} if source.event_time_column else {}
+    looked.check(name, {**named, **time_column}.items())
+    return looked
 
 
 def preview(pipeline: BatchPipeline, rows: int, *, spark: SparkSession | None = None) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 ematix-flow 1.0.0, the Rust engine whose API this product follows; on the same JSON lines, one after the other.
 
     python -m bench.cdc [--changes 1000000] [--keys 100000]
+    python -m bench.cdc --snapshot 5000000      # this product alone: the rows of a table that was there already
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from bench.original import VERSION, answer_of, original
 from tests.services import server
 from tests.services.postgres import postgres
 
-FILES = 20
+PER_FILE = 50_000
 PER_BATCH = 5
 # What the JDBC sink writes in one transaction unless it is told otherwise.
 PER_TRANSACTION = 500
@@ -38,6 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--snapshot", type=int, default=0, metavar="ROWS")
     parser.add_argument("--without-original", action="store_true")
     parser.add_argument("--ours", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -46,7 +49,13 @@ def main() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="bench-cdc-"))
     try:
-        written = _changes(folder / "in", options.changes, options.keys)
+        if options.snapshot:
+            written = _written(folder / "in", options.snapshot, (_read_row(row) for row in range(options.snapshot)))
+            print(f"a snapshot of {options.snapshot:,} rows, {written / 1e6:,.0f} MB; {os.cpu_count()} cores")
+            _measured(folder, options.snapshot, _table())
+            return
+        changes = _changes(options.changes, options.keys)
+        written = _written(folder / "in", options.changes, changes)
         print(f"{options.changes:,} changes of {options.keys:,} keys, {written / 1e6:,.0f} MB; {os.cpu_count()} cores")
         _compare(folder, options.changes, with_original=not options.without_original)
     finally:
@@ -56,10 +65,7 @@ def main() -> None:
 
 def _compare(folder: Path, changes: int, *, with_original: bool) -> None:
     urls = {name: _table() for name in ("ours", "upserts", "original")}
-    facts = answer_of(["-m", "bench.cdc", "--ours", str(folder / "in"), str(folder / "home"), urls["ours"]])
-    steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in facts["steps"].items() if seconds >= 0.1)
-    _line("this product", changes, facts["seconds"], f"{facts['memory_mb']:,.0f} MB; seconds by step: {steps}")
-    _line("from the second batch on", facts["later"], facts["later_seconds"])
+    _measured(folder, changes, urls["ours"])
     some = min(changes, 200_000)
     _line("one upsert per change", some, _upserts(folder / "in", urls["upserts"], some))
     if some == changes:
@@ -68,6 +74,13 @@ def _compare(folder: Path, changes: int, *, with_original: bool) -> None:
         theirs = original(_declared(folder / "in", urls["original"], ""), changes, folder / "original")
         (began, _), (ended, read) = theirs["seen"]
         _line(f"ematix-flow {VERSION}", read, max(ended - began, 1e-9), f"{read:,} of {changes:,} read")
+
+
+def _measured(folder: Path, changes: int, url: str) -> None:
+    facts = answer_of(["-m", "bench.cdc", "--ours", str(folder / "in"), str(folder / "home"), url])
+    steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in facts["steps"].items() if seconds >= 0.1)
+    _line("this product", changes, facts["seconds"], f"{facts['memory_mb']:,.0f} MB; seconds by step: {steps}")
+    _line("from the second batch on", facts["later"], facts["later_seconds"])
 
 
 def _table() -> str:
@@ -150,25 +163,36 @@ primary_key = ["id"]
 """
 
 
-def _changes(inbox: Path, changes: int, keys: int) -> int:
-    """As Debezium writes them; every key is there before it is changed."""
+def _written(inbox: Path, changes: int, lines: Iterator[str]) -> int:
+    """How many characters."""
     inbox.mkdir(parents=True)
-    chosen, there, written = random.Random(7), set[int](), 0
-    for number in range(FILES):
+    written = 0
+    for number in range(-(-changes // PER_FILE)):
         file = inbox / f"{number:04}.jsonl"
-        with file.open("w", encoding="utf-8") as lines:
-            for place in range(number * changes // FILES, (number + 1) * changes // FILES):
-                written += lines.write(_change(place, chosen, there, keys))
+        with file.open("w", encoding="utf-8") as some:
+            written += sum(map(some.write, islice(lines, PER_FILE)))
         os.utime(file, (1_767_225_600 + number,) * 2)
     return written
 
 
-def _change(place: int, chosen: random.Random, there: set[int], keys: int) -> str:
-    key = chosen.randrange(keys)
-    op = "c" if key not in there else "d" if chosen.random() < 0.05 else "u"
-    (there.discard if op == "d" else there.add)(key)
+def _changes(changes: int, keys: int) -> Iterator[str]:
+    """As Debezium writes them; every key is there before it is changed."""
+    chosen, there = random.Random(7), set[int]()
+    for place in range(changes):
+        key = chosen.randrange(keys)
+        op = "c" if key not in there else "d" if chosen.random() < 0.05 else "u"
+        (there.discard if op == "d" else there.add)(key)
+        yield _envelope(op, key, place, chosen.choice(("Oslo", "Rome", "Bern")))
+
+
+def _read_row(number: int) -> str:
+    """All rows of a snapshot are of one place in the log."""
+    return _envelope("r", number, 1, "Oslo")
+
+
+def _envelope(op: str, key: int, place: int, city: str) -> str:
     row = {
-        "id": key, "name": f"name {place}", "city": chosen.choice(("Oslo", "Rome", "Bern")), "amount": place / 8,
+        "id": key, "name": f"name {place}", "city": city, "amount": place / 8,
         "note": f"the note of change {place}, which is a little longer",
     }  # fmt: skip
     source = {

@@ -1,16 +1,17 @@
-"""Databases as targets and sources, on servers of their own, one after the other in one process.
+"""Databases as targets and sources, on servers of their own, one after the other; PostgreSQL flushes what it commits.
 
     python -m bench.databases [--scale 1.0] [--only kafka|append|merge|read]
 
 kafka: JSON records -> table, against the same read and decode with Spark's noop sink. append: Parquet -> table, against
-the same read with that sink, and against rows that are collected and handed to the driver's own `executemany`. merge:
-rows into ten times as many, half of them changed, against MERGE of the database from a table that is there already.
-read: table -> DuckDB, against ADBC alone. Everything runs once over fewer rows before the clock starts.
+the same read with that sink, Spark's JDBC writer, pandas and ematix-flow 1.0.0. merge: rows into ten times as many,
+half of them changed, against MERGE of the database from a table that is there already. read: table -> DuckDB, against
+ADBC and ConnectorX alone. What runs in Spark runs once over fewer rows before the clock starts.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import tempfile
@@ -27,6 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+from bench import rivals
+from bench.original import VERSION, original
 from ematix_flow import (
     DuckDBConnection,
     KafkaConnection,
@@ -40,11 +43,13 @@ from ematix_flow.streams.session import session_for
 from tests.services import server
 from tests.services.kafka import OwnKafka, own_kafka
 from tests.services.mysql import mariadb
-from tests.services.postgres import postgres
+from tests.services.postgres import OwnPostgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# So many rows for those who take minutes for a million.
+FEW = 200_000
 SCHEMA = "id long, customer string, amount double, price decimal(12,2), paid boolean, ts timestamp"
 
 
@@ -70,7 +75,7 @@ def main() -> None:
 def kafka(spark: SparkSession, folder: Path, million: int) -> None:
     with own_kafka() as cluster:
         warm, topic = (_produced(cluster, rows) for rows in (million // 10, million))
-        connection, url = KafkaConnection(bootstrap_servers=cluster.bootstrap), postgres().new_database()
+        connection, url = KafkaConnection(bootstrap_servers=cluster.bootstrap), _database()
 
         def noop(topic: str) -> None:
             read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)
@@ -79,18 +84,25 @@ def kafka(spark: SparkSession, folder: Path, million: int) -> None:
             writer = parsed.writeStream.format("noop").option("checkpointLocation", str(folder / f"noop-{topic}"))
             writer.trigger(availableNow=True).start().awaitTermination()
 
-        def pipeline(topic: str) -> None:
+        def pipeline(topic: str, sql: str | None = None) -> None:
             run_streaming_pipeline(
-                name=f"from-{topic}", source=connection, source_query=topic, schema=SCHEMA, bounded=True, spark=spark,
-                target=PostgresConnection(url=url), target_table="orders",
+                name=f"from-{topic}{' and nothing' if sql else ''}", source=connection, source_query=topic,
+                schema=SCHEMA, bounded=True, spark=spark, target=PostgresConnection(url=url), target_table="orders",
+                transform_sql=sql,
             )  # fmt: skip
 
-        noop(warm)
-        pipeline(warm)
-        own, taken = _timed(lambda: noop(topic)), _timed(lambda: pipeline(topic))
+        works = {
+            "Spark's noop sink, decoded": noop,
+            "read, decoded and counted, none kept": lambda topic: pipeline(topic, "SELECT * FROM source WHERE id < 0"),
+            "PostgreSQL, exactly once": pipeline,
+        }
+        for work in works.values():
+            work(warm)
+        taken = {name: _timed(lambda work=work: work(topic)) for name, work in works.items()}
     print(f"kafka, {million:,} JSON records")
-    _line("Spark's noop sink, decoded", million, own)
-    _line("PostgreSQL, exactly once", million, taken, f"{taken / own:.2f} x noop")
+    own = next(iter(taken.values()))
+    for name, seconds in taken.items():
+        _line(name, million, seconds, f"{seconds / own:.2f} x noop")
 
 
 def _produced(cluster: OwnKafka, rows: int) -> str:
@@ -107,28 +119,60 @@ def _produced(cluster: OwnKafka, rows: int) -> str:
 
 
 def append(spark: SparkSession, folder: Path, million: int) -> None:
-    rows = 2 * million
+    rows, some = 2 * million, min(FEW, million)
     _written(folder / "in", 0, rows)
-    _written(folder / "few", 0, rows // 10)
-    _stream(spark, folder, "warm-up", None)
-    noop = _timed(lambda: _stream(spark, folder, "noop", None))
+    _written(folder / "few", 0, some)
+    _noop(spark, folder, "warm-up")
+    noop = _timed(lambda: _noop(spark, folder, "noop"))
     print(f"append, {rows:,} rows from Parquet")
     _line("Spark's noop sink", rows, noop)
-    for name, connection in _targets().items():
+    targets = {
+        "PostgreSQL": PostgresConnection(url=_database()),
+        "MariaDB": MySQLConnection(url=mariadb().new_database()),
+    }
+    for name, connection in targets.items():
         _copy(spark, folder / "few", connection, f"warm-{connection.kind}", table="few")
         taken = _timed(lambda c=connection: _copy(spark, folder / "in", c, f"append-{c.kind}"))
         _line(f"{name}, exactly once", rows, taken, f"{taken / noop:.2f} x noop")
-    url = postgres().new_database()
-    some = min(rows, 200_000)
-    taken = _timed(lambda: _by_hand(spark, folder / "in", url, some))
-    _line("PostgreSQL, collect and executemany", some, taken)
+    driver = rivals.jdbc_driver(folder / "jdbc")
+    found = rivals.run(rivals.JDBC, folder / "in", folder / "few", _database(), driver)
+    _line("PostgreSQL, Spark's JDBC writer", found["rows"], found["seconds"])
+    others = rivals.installed(folder / "others")
+    found = rivals.run(rivals.PANDAS, folder / "few", _database(), some, environment=others)
+    _line("PostgreSQL, pandas.to_sql", found["rows"], found["seconds"])
+    theirs = original(_declared(folder / "few"), some, folder / "original")
+    (began, _), (ended, read) = theirs["seen"]
+    _line(f"PostgreSQL, ematix-flow {VERSION}", read, max(ended - began, 1e-9), f"{read:,} of {some:,} read")
+
+
+def _declared(folder: Path) -> str:
+    """For the original, whose tables have to be there."""
+    url = _database()
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(
+            "CREATE TABLE orders (id int8, customer text, amount float8, price numeric, paid bool, ts timestamptz)"
+        )
+    return f"""
+pipeline_name = "orders"
+source_query = ""
+[source]
+kind = "object_store_local"
+path = "{folder}"
+format = "parquet"
+[target]
+kind = "postgres"
+url = "{url}"
+[target.table]
+schema = "public"
+name = "orders"
+"""
 
 
 def merge(spark: SparkSession, folder: Path, million: int) -> None:
     """A million rows, half of which are there and differ, into ten million."""
     _written(folder / "held", 0, 10 * million)
     _written(folder / "new", 10 * million - million // 2, million, amount=1.0)
-    url = postgres().new_database()
+    url = _database()
     connection = PostgresConnection(url=url)
     _copy(spark, folder / "held", connection, "held", mode="merge", keys=["id"])
     _copy(spark, folder / "new", connection, "staged", table="staged")
@@ -158,7 +202,7 @@ def read(spark: SparkSession, folder: Path, million: int) -> None:
 
     rows = 2 * million
     _written(folder / "in", 0, rows)
-    url = postgres().new_database()
+    url = _database()
     _copy(spark, folder / "in", PostgresConnection(url=url), "filled")
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("VACUUM ANALYZE orders")
@@ -180,14 +224,19 @@ def read(spark: SparkSession, folder: Path, million: int) -> None:
     own, taken = _timed(alone), _timed(pipeline)
     print(f"read, {rows:,} rows of PostgreSQL into DuckDB")
     _line("ADBC alone", rows, own)
+    others = rivals.installed(folder / "others")
+    found = rivals.run(rivals.CONNECTORX, url, folder / "connectorx.db", environment=others)
+    _line("ConnectorX alone, 2 connections", found["rows"], found["seconds"])
     _line("pipeline, exactly once", rows, taken, f"{taken / own:.2f} x ADBC")
 
 
-def _targets() -> dict[str, Any]:
-    return {
-        "PostgreSQL": PostgresConnection(url=postgres().new_database()),
-        "MariaDB": MySQLConnection(url=mariadb().new_database()),
-    }
+@functools.cache
+def _server() -> OwnPostgres:
+    return OwnPostgres(durable=True)
+
+
+def _database() -> str:
+    return _server().new_database()
 
 
 def _written(folder: Path, first: int, rows: int, amount: float | None = None) -> None:
@@ -217,19 +266,10 @@ def _copy(spark: SparkSession, folder: Path, target: Any, name: str, table: str 
     )  # fmt: skip
 
 
-def _stream(spark: SparkSession, folder: Path, name: str, _: None) -> None:
+def _noop(spark: SparkSession, folder: Path, name: str) -> None:
     rows = spark.readStream.schema(SCHEMA).parquet(str(folder / "in"))
     writer = rows.writeStream.format("noop").option("checkpointLocation", str(folder / f"checkpoint-{name}"))
     writer.trigger(availableNow=True).start().awaitTermination()
-
-
-def _by_hand(spark: SparkSession, folder: Path, url: str, rows: int) -> None:
-    found = spark.read.schema(SCHEMA).parquet(str(folder)).limit(rows).collect()
-    with psycopg.connect(url) as db, db.cursor() as cursor:
-        cursor.execute(
-            "CREATE TABLE orders (id int8, customer text, amount float8, price numeric, paid bool, ts timestamptz)"
-        )
-        cursor.executemany("INSERT INTO orders VALUES (%s, %s, %s, %s, %s, %s)", found)
 
 
 def _timed(work: Callable[[], Any]) -> float:

@@ -13,6 +13,7 @@ from ematix_flow.cdc.logical import Field, fields_of, readable
 from ematix_flow.cdc.values import UNAVAILABLE, decoded
 from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, OP, ORDER, PLACES, PRESENT, ROW
 from ematix_flow.sinks.changes import EMPTY, MARK, REMOVE, UPSERT
+from ematix_flow.sinks.drift import KIND
 from ematix_flow.specs import CDC
 
 if TYPE_CHECKING:
@@ -59,6 +60,11 @@ class Seen:
     @property
     def fields(self) -> dict[str, Field]:
         return {name: one for fields in self.schemas.values() for name, one in fields.items()}
+
+    def told(self, name: str) -> dict[str, str]:
+        """What there is to say of a column, beside its type."""
+        own = self.fields[name].own if name in self.fields else ""
+        return {KIND: own} if own else {}
 
     @property
     def names(self) -> list[str]:
@@ -236,7 +242,7 @@ class Reading:
         if self.partial(seen):
             ours[PRESENT] = self._present(after, change)
         return rows.select(
-            *[column.alias(name) for name, column in columns.items()],
+            *[column.alias(name, metadata=seen.told(self._name(name))) for name, column in columns.items()],
             *[column.alias(name) for name, column in ours.items()],
         )
 

@@ -23,6 +23,7 @@ _MAXWELL = {
 }  # fmt: skip
 # Of a number with at most 20 digits, so that texts compare as the numbers do.
 _DIGITS = 20
+_DECIMALS = 9
 _WRAPPED = "payload"
 
 
@@ -62,7 +63,7 @@ def envelope_of(cdc: CDC) -> Envelope:
 def _debezium(cdc: CDC) -> Envelope:
     """With and without the wrapper of schema and payload."""
     rows = {"before": cdc.before_field or "before", "after": cdc.after_field or "after"}
-    texts = {name: f"source.{name}" for name in ("lsn", "file", "pos", "ts_ms", "db", "schema", "table")}
+    texts = {name: f"source.{name}" for name in ("lsn", "file", "pos", "gtid", "ts_ms", "db", "schema", "table")}
     texts |= {"op": cdc.op_field or "op", "moment": "ts_ms", "status": "status"}
     given = {"key": cdc.key_field, "ts": cdc.ts_field, "table": cdc.table_field}
     texts |= {role: path for role, path in given.items() if path}
@@ -76,8 +77,9 @@ def _debezium(cdc: CDC) -> Envelope:
         return f"coalesce({', '.join(found)})" if found else "CAST(NULL AS STRING)"
 
     moment = f"coalesce({of('ts')}, {of('ts_ms')}, {of('moment')})"
-    file = f"nullif(regexp_extract({of('file')}, '([0-9]+)$', 1), '')"
-    places = [_place("1", of("lsn")), _place("1", file, of("pos")), _place("0", _as_number(moment))]
+    file, transaction = (f"nullif(regexp_extract({of(name)}, '([0-9]+)$', 1), '')" for name in ("file", "gtid"))
+    logged = [_place("1", of("lsn")), _place("1", file, of("pos")), _place("1", transaction)]
+    timed = _moment(moment)
     paths = tuple(tuple(path.split(".")) for path in rows.values())
     tables = _names(of("db"), of("schema"), of("table"))
     return Envelope(
@@ -87,7 +89,7 @@ def _debezium(cdc: CDC) -> Envelope:
         before=of("before"),
         after=of("after"),
         key=of("key"),
-        at=_at(places[2:] if cdc.ts_field else places),
+        at=_at([timed] if cdc.ts_field else [*logged, timed]),
         moment=_millis(moment),
         tables=tables,
         table=f"coalesce({', '.join(tables[1:])})",
@@ -114,7 +116,7 @@ def _maxwell(cdc: CDC) -> Envelope:
     file, place = (f"nullif(regexp_extract({of['position']}, '([0-9]+):([0-9]+)$', {i}), '')" for i in (1, 2))
     # Seconds, unless somebody names another field.
     moment = of["ts"] if cdc.ts_field else f"CAST(try_cast({of['ts']} AS BIGINT) * 1000 AS STRING)"
-    places = [_place("1", file, place), _place("0", _as_number(moment))]
+    places = [_place("1", file, place), _moment(moment)]
     tables = _names(of["database"], of["table"])
     return Envelope(
         ddl=_ddl(paths.tree),
@@ -145,7 +147,7 @@ def _custom(cdc: CDC) -> Envelope:
         before=of.get("before", f"CAST(NULL AS {ROW_TYPE})"),
         after=of["after"],
         key=of["key"],
-        at=_at([_place("0", _as_number(of["ts"]))]),
+        at=_at([_moment(of["ts"])]),
         moment=_millis(of["ts"]),
         tables=(of["table"],),
         table=of["table"],
@@ -178,10 +180,11 @@ def _at(places: Sequence[str]) -> str:
     return f"coalesce({', '.join(places)}, '{'0' * (2 * _DIGITS + 1)}')"
 
 
-def _as_number(text: str) -> str:
-    """A number, or a time written out."""
-    micros = f"CAST(unix_micros(try_cast({text} AS TIMESTAMP)) AS STRING)"
-    return f"coalesce(CAST(try_cast({text} AS DECIMAL({_DIGITS}, 0)) AS STRING), {micros})"
+def _moment(text: str) -> str:
+    """The place of a time, which is a number, maybe with a fraction, or written out."""
+    number = f"try_cast({text} AS DECIMAL(38, {_DECIMALS}))"
+    whole = f"coalesce(floor({number}), unix_micros(try_cast({text} AS TIMESTAMP)))"
+    return _place("0", whole, f"coalesce({number} % 1 * 1{'0' * _DECIMALS}, 0)")
 
 
 def _millis(text: str) -> str:

@@ -30,7 +30,14 @@ _TIMES = {
     f"{_TIME}MicroTime": 10**6,
     f"{_TIME}NanoTime": 10**9,
 }
+_DURATIONS = {f"{_TIME}MicroDuration": 10**6, f"{_TIME}NanoDuration": 10**9}
+_INTERVAL = f"{_TIME}Interval"
+_INTERVAL_PARTS = r"^P(-?\d+)Y(-?\d+)M(-?\d+)DT(-?\d+)H(-?\d+)M(-?[\d.]+)S$"
 _ZONED = f"{_TIME}ZonedTimestamp"
+# As a declared table calls them; a target that has no such type takes the text.
+_OWN = {
+    f"{_DATA}Json": "JSONB", f"{_DATA}Uuid": "UUID", _INTERVAL: "INTERVAL", **dict.fromkeys(_DURATIONS, "INTERVAL"),
+}  # fmt: skip
 _DECIMAL, _VARIABLE = f"{_CONNECT}Decimal", f"{_DATA}VariableScaleDecimal"
 _GEOMETRY = f"{_DATA}geometry."
 _MOST_DIGITS = 38
@@ -49,8 +56,13 @@ class Field:
     @property
     def is_plain(self) -> bool:
         """Its values stand in the JSON as they are."""
-        coded = self.logical in _DATES | _MOMENTS.keys() | _TIMES.keys() | {_DECIMAL, _VARIABLE}
-        return not coded and not self.logical.startswith(_GEOMETRY)
+        timed = _DATES | _MOMENTS.keys() | _TIMES.keys() | _DURATIONS.keys() | {_INTERVAL}
+        return self.logical not in timed | {_DECIMAL, _VARIABLE} and not self.logical.startswith(_GEOMETRY)
+
+    @property
+    def own(self) -> str:
+        """The type that a database may have for its texts."""
+        return _OWN.get(self.logical, "")
 
 
 @lru_cache(maxsize=100)
@@ -80,7 +92,7 @@ def _field(schema: Mapping[str, Any]) -> Field:
         return Field(f"decimal({_MOST_DIGITS},{_VARIABLE_SCALE})", logical)
     if logical.startswith(_GEOMETRY):
         return Field("binary", logical)
-    return Field("string" if logical in _TIMES else _named(schema), logical)
+    return Field("string" if logical in _TIMES | _DURATIONS else _named(schema), logical)
 
 
 def _named(schema: Mapping[str, Any]) -> str:
@@ -107,6 +119,10 @@ def readable(text: Column, field: Field) -> Column:
         return _moment(text, _MOMENTS[field.logical])
     if field.logical in _TIMES:
         return _time(text, _TIMES[field.logical])
+    if field.logical in _DURATIONS:
+        return _time(text, _DURATIONS[field.logical])
+    if field.logical == _INTERVAL:
+        return F.regexp_replace(text, _INTERVAL_PARTS, "$1 years $2 mons $3 days $4 hours $5 mins $6 secs")
     if field.logical == _DECIMAL:
         return _decimal(text, F.lit(str(field.scale)))
     if field.logical == _VARIABLE:
@@ -129,14 +145,19 @@ def _micros(text: Column, per_second: int) -> Column:
 def _moment(text: Column, per_second: int) -> Column:
     from pyspark.sql import functions as F
 
-    micros = _micros(text, per_second)
-    day = 86_400 * 10**6
-    date = F.date_from_unix_date(F.floor(micros / F.lit(day)).cast("int")).cast("string")
-    return F.concat(date, F.lit("T"), _clock(F.pmod(micros, F.lit(day))), F.lit("Z"))
+    micros, day = _micros(text, per_second), F.lit(86_400 * 10**6)
+    clock = F.pmod(micros, day)
+    # Whole numbers: as floating point, the last microsecond of the year 9999 would be one of the next.
+    date = F.date_from_unix_date(F.call_function("div", micros - clock, day).cast("int")).cast("string")
+    return F.concat(date, F.lit("T"), _clock(clock), F.lit("Z"))
 
 
 def _time(text: Column, per_second: int) -> Column:
-    return _clock(_micros(text, per_second))
+    """MySQL's times of day may be negative, and longer than a day."""
+    from pyspark.sql import functions as F
+
+    micros = _micros(text, per_second)
+    return F.concat(F.when(micros < 0, F.lit("-")).otherwise(F.lit("")), _clock(F.abs(micros)))
 
 
 def _clock(micros: Column) -> Column:
@@ -145,7 +166,9 @@ def _clock(micros: Column) -> Column:
 
     seconds = F.floor(micros / F.lit(10**6)).cast("bigint")
     parts = [F.floor(seconds / 3600), F.floor(seconds / 60) % 60, seconds % 60, micros % F.lit(10**6)]
-    return F.format_string("%02d:%02d:%02d.%06d", *[part.cast("bigint") for part in parts])
+    written = F.format_string("%02d:%02d:%02d.%06d", *[part.cast("bigint") for part in parts])
+    # It would write NULL out, too.
+    return F.when(micros.isNotNull(), written)
 
 
 def _decimal(text: Column, scale: Column) -> Column:

@@ -69,5 +69,5 @@ def _moment(text: Column) -> Column:
         F.when(size < _SECONDS, F.timestamp_seconds(number))
         .when(size < _MILLIS, F.timestamp_millis(number))
         .when(size < _MICROS, F.timestamp_micros(number))
-        .otherwise(F.timestamp_micros((number / F.lit(1000)).cast("bigint")))
+        .otherwise(F.timestamp_micros(F.call_function("div", number, F.lit(1000))))
     )

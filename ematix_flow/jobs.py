@@ -25,7 +25,7 @@ from ematix_flow.origins import place
 from ematix_flow.problems import Spelling, near, shown
 from ematix_flow.specs import PipelineSpec, Source, StateStore, Target
 from ematix_flow.specs.fields import DELTA_KINDS, FILE_KINDS
-from ematix_flow.table import TableDefinition
+from ematix_flow.table import AUDIT_COLUMNS, SCD2_COLUMNS, Column, TableDefinition
 
 _RUNTIME = "ematix_flow.batch.pipeline"
 # What has no tables has a folder, a topic, a queue or a stream of the table's name.
@@ -156,18 +156,34 @@ class BatchPipeline:
         held = {name.lower() for one in self.job.all_targets() for name in one.target.__table__.column_names}
         return "" if column.lower() in held else column
 
+    def columns_read(self, one: JobTarget) -> dict[str, str]:
+        """Column of a target -> column of the source, where these are named: of a table, or with a map. What is
+        computed or filled in on the way to the target is not read."""
+        if not (self.job.source_table or self.job.renamed):
+            return {}
+        return {column.name: self._given(column) for column in self._wanted(one) if not _is_derived(column)}
+
     def _chosen(self) -> list[str]:
         """The columns of the targets, by the names that they have in the source."""
-        renamed, chosen = self.job.renamed, {}
+        chosen = {}
         for one in self.job.all_targets():
-            for column in one.target.__table__.columns:
-                given = renamed.get(column.name, column.name)
+            for column in self._wanted(one):
+                given = self._given(column)
                 if self._is_made_here:
                     made = f"CAST({compose(column.normalizers, given)} AS {column.type.spark_type})"
                     chosen[column.name] = f"{made} AS {identifier(column.name)}"
-                elif not (column.normalizers and column.normalizers[0].derived):
+                elif not _is_derived(column):
                     chosen[column.name] = f"{identifier(given)} AS {identifier(column.name)}"
         return list(chosen.values())
+
+    def _wanted(self, one: JobTarget) -> list[Column]:
+        """Without those that every load fills, unless the map says where they come from."""
+        filled = {column.name for column in (*AUDIT_COLUMNS, *(SCD2_COLUMNS if one.mode == "scd2" else ()))}
+        columns = one.target.__table__.columns
+        return [c for c in columns if c.name.lower() not in filled or c.name in self.job.renamed]
+
+    def _given(self, column: Column) -> str:
+        return self.job.renamed.get(column.name, column.name)
 
     @property
     def _is_made_here(self) -> bool:
@@ -235,6 +251,10 @@ class BatchPipeline:
 
     def __repr__(self) -> str:
         return f"<batch pipeline {self.job.name!r}>"
+
+
+def _is_derived(column: Column) -> bool:
+    return bool(column.normalizers) and column.normalizers[0].derived
 
 
 def _kind_of(connection: str | Connection) -> str | None:
@@ -338,7 +358,23 @@ def _unknown_columns(job: Job) -> list[Problem]:
         for name in job.renamed
         if name not in known
     ]
+    problems += _senseless(job, known)
     if len(job.time_columns) > 1:
         found = f"found {', '.join(job.time_columns)}: a row has one time, whatever its target"
         problems.append(Problem("event_timestamp_column", found, "one of them"))
+    return problems
+
+
+def _senseless(job: Job, columns: Sequence[str]) -> list[Problem]:
+    """What every field by itself allows, and all of them together do not."""
+    problems = []
+    added = [column.name for column in (*AUDIT_COLUMNS, *SCD2_COLUMNS)]
+    if job.freshness_column and job.freshness_column.lower() not in {name.lower() for name in (*columns, *added)}:
+        found, guess = f'found "{job.freshness_column}", which is no column', near(job.freshness_column, columns)
+        problems.append(Problem("freshness_column", found, ", ".join(columns), guess))
+    if job.incremental_column and any(one.mode == "truncate" for one in job.all_targets()):
+        found = 'given with mode = "truncate", which would keep only what came last'
+        problems.append(Problem("incremental_column", found, "append, merge or scd2 with it"))
+    if job.name in job.depends_on:
+        problems.append(Problem("depends_on", f'found "{job.name}", which is the pipeline itself', "other pipelines"))
     return problems

@@ -26,6 +26,8 @@ UPSERT, REMOVE, MARK, EMPTY = "u", "d", "s", "t"
 """Values of `CHANGE`: the row is there with these columns; it is gone; it is marked as deleted, if it is there; and
 the table is empty, which has no key."""
 AT_LENGTH = 41
+GONE_AT = "_flow_gone_at"
+"""Column of the gate of a history: when the row was deleted, if nothing has followed that yet."""
 NEWER = "_flow_newer"
 _GATE = "_flow_gate"
 _LONGEST_NAME = 60
@@ -141,13 +143,14 @@ def gate_name(table: str) -> str:
     return f"{name[:40]}_{hashlib.sha256(table.encode()).hexdigest()[:12]}"
 
 
-def gate_tables(gate: Gate, keys: Mapping[str, str]) -> list[str]:
-    """`keys` are the types by name."""
+def gate_tables(gate: Gate, keys: Mapping[str, str], moment: str = "") -> list[str]:
+    """`keys` are the types by name, `moment` that of times, for a history."""
     columns = ", ".join(f"{quoted(name)} {kind} NOT NULL" for name, kind in keys.items())
+    gone = f"{GONE_AT} {moment} NULL, " if moment else ""
     listed = ", ".join(map(quoted, keys))
     return [
         f"CREATE TABLE IF NOT EXISTS {gate.table} "
-        f"({columns}, {AT} VARCHAR({AT_LENGTH}) NOT NULL, PRIMARY KEY ({listed}))",
+        f"({columns}, {AT} VARCHAR({AT_LENGTH}) NOT NULL, {gone}PRIMARY KEY ({listed}))",
         f"CREATE TABLE IF NOT EXISTS {gate.truncates} "
         f"(target VARCHAR(255) NOT NULL PRIMARY KEY, {AT} VARCHAR({AT_LENGTH}) NOT NULL)",
     ]
@@ -230,19 +233,28 @@ def apply_history(
         newest = literal(max(mark, emptied))
         run(f"INSERT INTO {gate.truncates} (target, {AT}) VALUES ({literal(gate.target)}, {newest})")
         changes["truncates"] = int(times)
-    keys = ", ".join(f"s.{quoted(key)}" for key in load.keys)
-    latest = (
-        f"(SELECT {keys}, MAX(s.{AT}) AS {AT} FROM {load.source} AS s WHERE s.{CHANGE} <> '{EMPTY}' GROUP BY {keys})"
-    )
-    doors = replace(load, table=gate.table, source=latest, columns=(*load.keys, AT), filled={})
-    same_key = load.same_key("t", "s")
-    run(doors.update_from(latest, "s", {AT: f"s.{AT}"}, f"{same_key} AND t.{AT} < s.{AT}"))
+    latest, same_key = _latest(load), load.same_key("t", "s")
+    doors = replace(load, table=gate.table, source=latest, columns=(*load.keys, AT, GONE_AT), filled={})
+    known = {name: f"s.{name}" for name in (AT, GONE_AT)}
+    run(doors.update_from(latest, "s", known, f"{same_key} AND t.{AT} <= s.{AT}"))
     run(f"{doors.insert()} WHERE NOT EXISTS (SELECT 1 FROM {gate.table} AS t WHERE {same_key})")
     return rows, changes
 
 
+def _latest(load: Load) -> str:
+    """The place of the last change of each key, and when the row was deleted, if that is what it is."""
+    keys = ", ".join(f"s.{quoted(key)}" for key in load.keys)
+    ranked = (
+        f"SELECT {keys}, s.{AT}, CASE WHEN s.{GONE} THEN s.{VALID_FROM} END AS {GONE_AT}, "
+        f"ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY s.{AT} DESC, s.{VALID_FROM} DESC) AS _flow_rank "
+        f"FROM {load.source} AS s WHERE s.{CHANGE} <> '{EMPTY}'"
+    )
+    return f"(SELECT * FROM ({ranked}) AS r WHERE _flow_rank = 1)"
+
+
 def _to_be_placed(load: Load, gate: Gate, mark: str, *, partial: bool) -> str:
-    """The staged changes that have a place, whole: what one does not say, the version in force before it does."""
+    """The staged changes that have a place, whole: what one does not say, the version in force before it does. With
+    them, the deletes of their keys that nothing has followed, which may have come before what they end."""
     fixed = {VALID_FROM, ROW_HASH}
     names = content([name for name in load.columns if name not in fixed], load.keys)
     values = {name: f"s.{quoted(name)}" for name in load.columns}
@@ -260,13 +272,28 @@ def _to_be_placed(load: Load, gate: Gate, mark: str, *, partial: bool) -> str:
     taken = (
         f"EXISTS (SELECT 1 FROM {load.table} AS w WHERE {load.same_key('w', 's')} AND w.{VALID_FROM} = s.{VALID_FROM})"
     )
+    over = f"g.{GONE_AT} <= s.{VALID_FROM}"
     # Some databases would otherwise look into the table while they write it.
     whole = " LIMIT 9223372036854775807" if load.dialect.joins_first else ""
     return (
         f"(SELECT {listed}, {hidden} FROM {load.source} AS s "
         f"LEFT JOIN {gate.table} AS g ON {load.same_key('g', 's')}{in_force} "
         f"WHERE s.{CHANGE} <> '{EMPTY}' AND s.{AT} >= {literal(mark)} "
-        f"AND (s.{AT} >= COALESCE(g.{AT}, '') OR NOT {taken}){whole})"
+        f"AND (s.{AT} >= COALESCE(g.{AT}, '') OR NOT ({taken} OR COALESCE({over}, FALSE))) "
+        f"UNION ALL {_remembered(load, gate)}{whole})"
+    )
+
+
+def _remembered(load: Load, gate: Gate) -> str:
+    """In the columns of staged changes; they have been counted."""
+    held = {key: f"g.{quoted(key)}" for key in load.keys} | {VALID_FROM: f"g.{GONE_AT}", ROW_HASH: "'gone'"}
+    listed = ", ".join(f"{held.get(name, 'NULL')} AS {quoted(name)}" for name in load.columns)
+    hidden = {CHANGE: f"'{REMOVE}'", GONE: "TRUE", AT: f"g.{AT}", **dict.fromkeys(TALLY, "0")}
+    staged = f"SELECT 1 FROM {load.source} AS s WHERE {load.same_key('g', 's')}"
+    return (
+        f"SELECT {listed}, {', '.join(f'{value} AS {name}' for name, value in hidden.items())} FROM {gate.table} AS g "
+        f"WHERE g.{GONE_AT} IS NOT NULL AND EXISTS ({staged}) "
+        f"AND NOT EXISTS ({staged} AND s.{VALID_FROM} = g.{GONE_AT})"
     )
 
 

@@ -41,6 +41,7 @@ from ematix_flow.sinks.tables import IS_DELETED, MODES, SEEN_AT, Counted, Load, 
 from ematix_flow.specs import CDC, Target
 from ematix_flow.state.fence import Fence
 from ematix_flow.state.kernel import GONE
+from ematix_flow.table import VALID_FROM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -182,7 +183,9 @@ class DatabaseSink(ABC):
     def _create_gate(self, db: Database) -> None:
         there = {column.name.lower(): column for column in self._columns(db)}
         found = [there[key.lower()] for key in self._shape.keys]
-        for statement in gate_tables(self._gate(db), {column.name: self._key_type(column) for column in found}):
+        keys = {column.name: self._key_type(column) for column in found}
+        moment = there[VALID_FROM].kind if self._mode == "scd2" else ""
+        for statement in gate_tables(self._gate(db), keys, moment):
             db.execute(statement)
 
     # The calls of the commit protocol.
@@ -293,15 +296,15 @@ class DatabaseSink(ABC):
         """Let names in a query mean what they mean to its author."""
 
     def _resolved_query(self, query: Query) -> str:
-        """One row per key for merge: the last one by the order that is given."""
+        """One row per key for merge: the last one by the order that is given, then as the database gives them."""
         if self._mode != "merge":
             return f"({query.sql})"
-        keys = ", ".join(map(quoted, self._shape.keys))
+        keys, names = (", ".join(map(quoted, some)) for some in (self._shape.keys, query.columns))
         # Databases do not agree on where NULL stands; here it is the earliest.
-        order = f"{quoted(query.order)} IS NULL, {quoted(query.order)} DESC" if query.order else keys
-        names = ", ".join(map(quoted, query.columns))
-        ranked = f"SELECT q.*, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {order}) AS _flow_rank"
-        return f"(SELECT {names} FROM ({ranked} FROM ({query.sql}) AS q) AS r WHERE _flow_rank = 1)"
+        order = f"{quoted(query.order)} IS NULL, {quoted(query.order)} DESC, " if query.order else ""
+        placed = f"SELECT q.*, ROW_NUMBER() OVER () AS _flow_place FROM ({query.sql}) AS q"
+        rank = f"ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {order}_flow_place DESC) AS _flow_rank"
+        return f"(SELECT {names} FROM (SELECT p.*, {rank} FROM ({placed}) AS p) AS r WHERE _flow_rank = 1)"
 
     def _load(self, db: Database, staged: Staged, source: str, batch: Batch) -> Counter[str]:
         """What became of how many rows."""

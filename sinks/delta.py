@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ematix_flow.connections import DeltaLocalConnection
 from ematix_flow.sinks.base import AT, CHANGE, PRESENT, ROW, Applied, Batch, Capabilities, Staged
-from ematix_flow.sinks.changes import UPSERT, every_change, gate_name, last_changes
+from ematix_flow.sinks.changes import GONE_AT, UPSERT, every_change, gate_name, last_changes
 from ematix_flow.sinks.delta_changes import Door
 from ematix_flow.sinks.delta_history import HistoryDoor
 from ematix_flow.sinks.delta_modes import MODES, Load
@@ -72,12 +72,13 @@ class DeltaSink:
         return DeltaTable(str(path.with_name(gate_name(path.name))), self._table().session)
 
     def _create_gate(self, rows: Sequence[TableColumn]) -> None:
-        from pyspark.sql.types import StringType
+        from pyspark.sql.types import StringType, TimestampType
 
         gate, keys = self._gate(), {key.lower() for key in self._shape.keys}
         if not gate.exists:
             held = [replace(column, nullable=True) for column in rows if column.name.lower() in keys]
-            gate.create([*held, TableColumn(AT, StringType())], ())
+            gone = [TableColumn(GONE_AT, TimestampType())] if self._mode == "scd2" else []
+            gate.create([*held, TableColumn(AT, StringType()), *gone], ())
 
     def prepare(self, schema: StructType) -> StructType:
         table = self._table()

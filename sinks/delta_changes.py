@@ -70,7 +70,7 @@ class Door:
             return places
         nobody = [F.lit(None).cast(places.schema[key].dataType).alias(key) for key in self.load.keys]
         mark = places.sparkSession.range(1).select(*nobody, F.lit(max(emptied, self._mark)).alias(AT))
-        return places.unionByName(mark)
+        return places.unionByName(mark, allowMissingColumns=True)
 
     def _judged(self) -> DataFrame:
         """Changes of rows, with the place of the last one that was let in, and whether they are."""

@@ -9,7 +9,7 @@ from operator import and_
 from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import AT, CHANGE, HIDDEN, PRESENT
-from ematix_flow.sinks.changes import EMPTY, content
+from ematix_flow.sinks.changes import EMPTY, GONE_AT, content
 from ematix_flow.sinks.delta_changes import PASSES, Door
 from ematix_flow.sinks.delta_modes import insert_clause, merge_rows, same_keys, scd2
 from ematix_flow.sinks.delta_types import quoted
@@ -30,6 +30,7 @@ class HistoryDoor(Door):
         try:
             counts = self._counted(judged)
             placed = self._whole(judged.where(PASSES))
+            placed = placed.unionByName(self._remembered(placed), allowMissingColumns=True)
             if self._truncates[0] is not None:
                 placed = placed.unionByName(self._ended(placed), allowMissingColumns=True)
             hidden = [name for name in HIDDEN if name in placed.columns and name != GONE]
@@ -43,11 +44,14 @@ class HistoryDoor(Door):
         from pyspark.sql import functions as F
 
         changes = self.load.rows.where(F.col(CHANGE) != EMPTY)
-        latest = changes.groupBy(*map(quoted, self.load.keys)).agg(F.max(AT).alias(AT))
+        gone_at = F.when(F.col(GONE), F.col(VALID_FROM))
+        latest = changes.groupBy(*map(quoted, self.load.keys)).agg(
+            F.max(AT).alias(AT), F.max_by(gone_at, F.struct(AT, VALID_FROM)).alias(GONE_AT)
+        )
         latest = self._with_mark(latest)
         load = replace(self.load, table=self.gate, rows=latest, application=application, filled={})
-        newer = f"WHEN MATCHED AND t.{AT} < s.{AT} THEN UPDATE SET {AT} = s.{AT}"
-        merge_rows(load, latest, same_keys(load.keys), newer, insert_clause([*load.keys, AT]))
+        newer = f"WHEN MATCHED AND t.{AT} <= s.{AT} THEN UPDATE SET {AT} = s.{AT}, {GONE_AT} = s.{GONE_AT}"
+        merge_rows(load, latest, same_keys(load.keys), newer, insert_clause([*load.keys, AT, GONE_AT]))
 
     def _judged(self) -> DataFrame:
         from pyspark.sql import functions as F
@@ -57,7 +61,9 @@ class HistoryDoor(Door):
         held = self.load.table.rows().select(*map(quoted, self.load.keys), VALID_FROM).alias("w")
         joined = rows.join(self.gate.rows().alias("g"), self._same("s", "g"), "left").join(held, same_moment, "left")
         in_turn = F.col(f"s.{AT}") >= F.coalesce(F.col(f"g.{AT}"), F.lit(""))
-        passes = (F.col(f"s.{AT}") >= F.lit(self._mark)) & (in_turn | F.col(f"w.{VALID_FROM}").isNull())
+        over = F.coalesce(F.col(f"g.{GONE_AT}") <= F.col(f"s.{VALID_FROM}"), F.lit(False))
+        has_place = F.col(f"w.{VALID_FROM}").isNull() & ~over
+        passes = (F.col(f"s.{AT}") >= F.lit(self._mark)) & (in_turn | has_place)
         return joined.select("s.*", passes.alias(PASSES))
 
     def _whole(self, rows: DataFrame) -> DataFrame:
@@ -77,6 +83,16 @@ class HistoryDoor(Door):
             for number, name in enumerate(names, start=1)
         }
         return joined.select(*[whole.get(name, F.col(f"s.{quoted(name)}")).alias(name) for name in rows.columns])
+
+    def _remembered(self, placed: DataFrame) -> DataFrame:
+        """The deletes of these keys that nothing has followed, which may have come before what they end."""
+        from pyspark.sql import functions as F
+
+        keys = list(self.load.keys)
+        gone = self.gate.rows().where(F.col(GONE_AT).isNotNull()).withColumnRenamed(GONE_AT, VALID_FROM).drop(AT)
+        ending = gone.join(placed.select(*map(quoted, keys)), keys, "left_semi")
+        ending = ending.join(placed.select(*map(quoted, keys), VALID_FROM), [*keys, VALID_FROM], "left_anti")
+        return ending.withColumns({GONE: F.lit(True), ROW_HASH: F.lit("gone")})
 
     def _ended(self, placed: DataFrame) -> DataFrame:
         """An end for every key at each moment when the table was emptied, but for versions that begin right then."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = "max_length"
 """Key of a field's metadata: the longest text that the column takes."""
+KIND = "kind"
+"""Key of a field's metadata: what a declaration would call the type, where that says more than Spark's."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def unless_text(staged_as: Meet) -> Meet:
 
 
 def of_rows(schema: StructType) -> list[TableColumn]:
-    return [TableColumn(f.name, f.dataType, f.nullable) for f in schema.fields]
+    return [TableColumn(f.name, f.dataType, f.nullable, kind=f.metadata.get(KIND, "")) for f in schema.fields]
 
 
 def of_declared(columns: Sequence[Column]) -> list[TableColumn]:

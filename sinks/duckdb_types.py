@@ -28,7 +28,7 @@ _SIMPLE = {
     "timestamp_ntz": "TIMESTAMP",
     "void": "VARCHAR",
 }
-_DECLARED = {"UUID": "UUID", "JSON": "JSON", "JSONB": "JSON"}
+_DECLARED = {"UUID": "UUID", "JSON": "JSON", "JSONB": "JSON", "INTERVAL": "INTERVAL"}
 _AS_SPARK = {
     "boolean": "boolean", "tinyint": "tinyint", "smallint": "smallint", "integer": "int", "bigint": "bigint",
     "utinyint": "smallint", "usmallint": "int", "uinteger": "bigint", "ubigint": "decimal(20,0)",

@@ -172,12 +172,14 @@ class PostgresSink(ServerSink):
         load, found = super()._planned(db, staged, source, batch), self._columns(db)
         named = {column.name.lower(): column.name for column in found}
         with_null = {name.lower() for name in staged.copied.with_null}
+        never_null = {column.name.lower() for column in found if not column.nullable}
         return replace(
             load,
+            source=source if staged.table else _typed(source, load.columns, found),
             # Quoted names are those of the table to the letter.
             columns=tuple(named[name.lower()] for name in load.columns),
             keys=tuple(named[key.lower()] for key in load.keys),
-            firm=frozenset(named[key.lower()] for key in load.keys if key.lower() not in with_null),
+            firm=frozenset(named[key.lower()] for key in load.keys if key.lower() not in with_null - never_null),
             # IS NOT DISTINCT FROM compares each row with each; arrays can be hashed, and in them NULL equals NULL.
             dialect=Dialect(same="ARRAY[{}] = ARRAY[{}]"),
             compared={c.name: "CAST({} AS TEXT)" for c in found if c.kind in postgres_types.NO_EQUALITY},
@@ -264,6 +266,13 @@ def _check_names(target: str, names: Sequence[str]) -> None:
             f"target {target}: PostgreSQL would cut off names of more than {_MOST_NAME_BYTES} bytes: {', '.join(long)}",
             next_step="rename them, columns for example with AS in the transform",
         )
+
+
+def _typed(query: str, columns: Sequence[str], table: Sequence[TableColumn]) -> str:
+    """Rows of a query in the types of the table, so that PostgreSQL can compare them with its rows."""
+    there = {column.name.lower(): column for column in table}
+    typed = (postgres_types.in_table(quoted(name), there[name.lower()]) for name in columns)
+    return f"(SELECT {', '.join(typed)} FROM {query} AS q)"
 
 
 def _sqlstate(error: Exception) -> str:

@@ -51,7 +51,7 @@ _TIMES = {
 def column_type(column: TableColumn) -> str:
     from pyspark.sql.types import DecimalType
 
-    if column.kind in {"UUID", "JSON", "JSONB"}:
+    if column.kind in {"UUID", "JSON", "JSONB", "INTERVAL"}:
         return column.kind
     if column.max_length:
         return f"VARCHAR({column.max_length})"
@@ -104,11 +104,12 @@ def encoded(rows: DataFrame, field: StructField) -> Column:
 def decoded(name: str, staged: DataType, column: TableColumn | None) -> str:
     """A staged column as the table has it, by the name that it has there."""
     value = f"convert_from({quoted(name)}, 'UTF8')" if is_text(staged) else quoted(name)
-    return (
-        f"CAST({value} AS {_unlimited(column.kind)}) AS {quoted(column.name)}"
-        if column
-        else f"{value} AS {quoted(name)}"
-    )
+    return in_table(value, column) if column else f"{value} AS {quoted(name)}"
+
+
+def in_table(value: str, column: TableColumn) -> str:
+    """A value in the type of a column, by its name."""
+    return f"CAST({value} AS {_unlimited(column.kind)}) AS {quoted(column.name)}"
 
 
 def is_text(kind: DataType) -> bool:

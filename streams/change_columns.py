@@ -10,7 +10,7 @@ from ematix_flow.cdc.changes import PROBLEM, Reading, Seen, misfits, named
 from ematix_flow.cdc.envelopes import envelope_of
 from ematix_flow.errors import DeclarationError, FlowError, Problem
 from ematix_flow.sinks.base import SchemaDrift
-from ematix_flow.sinks.drift import TableColumn, of_declared
+from ematix_flow.sinks.drift import TableColumn, of_declared, of_rows
 from ematix_flow.sinks.widening import widened
 from ematix_flow.specs import CDC, PipelineSpec
 from ematix_flow.state.store import Store
@@ -112,7 +112,7 @@ class TableCapture:
         until = max(found.last, memory.get("until", ""))
         # Without a row that is there, nobody knows all columns; deletes have to be remembered nevertheless.
         provisional = not found.rows and (not table or memory.get("provisional", False))
-        now = {"columns": _struct(columns).jsonValue(), "seen": sorted(told), "until": until}
+        now = {"columns": _struct(columns, found).jsonValue(), "seen": sorted(told), "until": until}
         now |= {"provisional": True} if provisional and not wanted else {}
         if now != memory:
             self._store.remember(self.table.memory, json.dumps(now))
@@ -121,9 +121,10 @@ class TableCapture:
     def _completed(self, table: list[TableColumn], found: Seen, rows: DataFrame) -> list[TableColumn]:
         """A table that was made before there was any row in it, with the columns of the first rows."""
         there, types = {column.name.lower() for column in table}, self._inferred(found, rows)
-        new = [TableColumn(name, types[name]) for name in found.names if name.lower() not in there]
+        new = [name for name in found.names if name.lower() not in there]
+        added = of_rows(_struct({name: types[name] for name in new}, found))
         for sink in self._sinks.values():
-            sink.add_columns(new)  # type: ignore[attr-defined]
+            sink.add_columns(added)  # type: ignore[attr-defined]
         self._there = None
         return self._as_it_is()
 
@@ -142,7 +143,7 @@ class TableCapture:
                 next_step='add it to the table, or set schema_evolution = "evolve" to have that done, or "skip"',
             )
         types = self._inferred(found, rows)
-        return self._evolved(columns, {column: types[column] for column in new if column in types})
+        return self._evolved(columns, {column: types[column] for column in new if column in types}, found)
 
     def _wider_columns(self, found: Seen, rows: DataFrame, columns: Types) -> Types:
         """Types for columns that cannot hold what the envelopes have, where there are wider ones. Keys stay what they
@@ -155,15 +156,15 @@ class TableCapture:
             return {}
         called, types = named(narrow, found.names), self._inferred(found, rows)
         wider = {name: widened(columns[name], types[called.get(name, name)]) for name in narrow}
-        return self._evolved(columns, {name: kind for name, kind in wider.items() if kind is not None})
+        return self._evolved(columns, {name: kind for name, kind in wider.items() if kind is not None}, found)
 
-    def _evolved(self, columns: Types, changed: Types) -> Types:
+    def _evolved(self, columns: Types, changed: Types, found: Seen) -> Types:
         """With the table; or not at all, where that is only tried."""
         self._there = None
         if changed and self._cdc.schema_evolution == "try_evolve":
             try:
                 for sink in self._sinks.values():
-                    sink.prepare(_struct({**columns, **changed}))
+                    sink.prepare(_struct({**columns, **changed}, found))
             except SchemaDrift:
                 return {}
         return changed
@@ -235,10 +236,10 @@ def _held(types: Types, column: TableColumn) -> DataType:
     return low.get(column.name.lower(), column.type)
 
 
-def _struct(columns: Types) -> StructType:
+def _struct(columns: Types, found: Seen) -> StructType:
     from pyspark.sql.types import StructField, StructType
 
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
+    return StructType([StructField(name, kind, metadata=found.told(name)) for name, kind in columns.items()])
 
 
 def _fields(known: Any) -> Types:

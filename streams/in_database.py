@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from ematix_flow.config import connect
 from ematix_flow.connections import Connection
 from ematix_flow.result import RunResult
 from ematix_flow.sinks.base import Batch
@@ -18,7 +17,7 @@ from ematix_flow.sinks.opening import open_sink, sink_type
 from ematix_flow.specs import PipelineSpec, Target
 from ematix_flow.state.home import home
 from ematix_flow.streams.sources.database.base import spark_schema
-from ematix_flow.streams.sources.database.source import DATABASES, DatabaseSource, Looked
+from ematix_flow.streams.sources.database.source import DATABASES, Looked
 from ematix_flow.streams.steps import reached
 
 if TYPE_CHECKING:
@@ -64,23 +63,21 @@ def _place(connection: str | Connection) -> tuple[str, str]:
 class Wanted:
     """Which columns of the rows go on, and under which names."""
 
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    """Column of the target -> column of the source."""
-    of_table: bool = False
-    """Only those that the targets have."""
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By table, column of the target -> column of the source; without them, all under their own names."""
     only_orders: str = ""
     """The column of the event time, if no target has it."""
 
 
-def run_in_database(spec: PipelineSpec, wanted: Wanted) -> RunResult:
+def run_in_database(spec: PipelineSpec, looked: Looked, wanted: Wanted) -> RunResult:
+    """`looked` is its source, which has the columns that are wanted."""
     began, generation = time.monotonic(), uuid4().hex
-    source = spec.sources[0]
-    looked = DatabaseSource.look(source, connect(source.connection), spec.source_names[0])
+    order = spec.sources[0].event_time_column or ""
     written, counted = {}, {}
     for name, target in zip(spec.target_names, spec.targets, strict=True):
         sink = open_sink(target, name)
         assert isinstance(sink, DatabaseSink)
-        query, types = _query(looked, target, wanted, source.event_time_column or "")
+        query, types = _query(looked, target, wanted, order)
         sink.prepare(spark_schema(types))
         batch = Batch(spec.name, generation, 0, scratch=lambda part: home() / part, reached=lambda p: reached(p, 0))
         applied = sink.load_query(query, batch, batch.fence(name))
@@ -98,16 +95,13 @@ def run_in_database(spec: PipelineSpec, wanted: Wanted) -> RunResult:
 
 def _query(looked: Looked, target: Target, wanted: Wanted, order: str) -> tuple[Query, list[tuple[str, DataType]]]:
     """The SELECT for a target, and the columns that it gives."""
-    renamed = wanted.renamed
     held = {column.name.lower(): column for column in looked.columns}
-    definition = target.table.definition if target.table else None
-    names = [column.name for column in looked.columns if column.name.lower() != wanted.only_orders.lower()]
-    if definition and (wanted.of_table or renamed):
-        names = [name for name in definition.column_names if renamed.get(name, name).lower() in held]
-    given = {name: held[renamed.get(name, name).lower()] for name in names}
+    every = {c.name: c.name for c in looked.columns if c.name.lower() != wanted.only_orders.lower()}
+    read = wanted.columns.get(target.table.full_name if target.table else "") or every
+    given = {name: held[of.lower()] for name, of in read.items()}
     quoted = looked.database.quoted
     chosen = [f"{quoted(column.name)} AS {quoted(name)}" for name, column in given.items()]
-    hidden = "_flow_order" if order.lower() in held else ""
+    hidden = "_flow_order" if order else ""
     if hidden:
         chosen.append(f"{quoted(held[order.lower()].name)} AS {quoted(hidden)}")
     sql = f"SELECT {', '.join(chosen)} FROM {looked.relation}"

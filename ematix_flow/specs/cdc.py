@@ -53,6 +53,8 @@ class CDC(Declared):
     """Column that marks a deleted row, with `delete_mode = "soft"`."""
     truncate_mode: Literal["apply", "ignore", "fail"] = "apply"
     """Whether a truncate empties the table, does nothing or stops the pipeline."""
+    transactional: bool = False
+    """Whether the changes of a transaction of the source become visible together. Refused so far."""
     schema_evolution: Literal["skip", "fail", "evolve", "try_evolve", "lenient"] = "skip"
     """What happens to columns that the target does not have."""
     tables: dict[str, CDCTable] | None = None

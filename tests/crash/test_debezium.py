@@ -1,14 +1,18 @@
 """A real Debezium reads a real database in which a lot is going on, while the pipeline that mirrors its tables is
-killed again and again. In the end the mirror is the source, row by row."""
+killed again and again. In the end every mirror is the source, row by row, and every history is its log."""
 
+import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,12 +20,13 @@ from uuid import uuid4
 import duckdb
 import psycopg
 import pytest
+from deltalake import DeltaTable
 
 from ematix_flow import run_pipeline
 from tests.docs.snippets import ROOT
 from tests.services.debezium import Debezium
-from tests.services.kafka import kafka
-from tests.services.mysql import MySQL, OwnMySQL
+from tests.services.kafka import Kafka, kafka
+from tests.services.mysql import MySQL, OwnMySQL, mariadb
 from tests.services.mysql import connected as mysql_connected
 from tests.services.postgres import OwnPostgres, Postgres, postgres
 
@@ -29,7 +34,7 @@ pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.slow]
 
 KILLS = 2
 DECLARATION = """
-pipeline_name = "mirror"
+pipeline_name = "{mode}"
 [source]
 kind = "kafka"
 bootstrap_servers = "{bootstrap}"
@@ -38,20 +43,63 @@ max_rows_per_batch = 3000
 [transform.cdc]
 schema_evolution = "evolve"
 [transform.cdc.tables.customers]
-table = "customers"
+table = "{mode}_customers"
 keys = ["id"]
 [transform.cdc.tables.orders]
-table = "orders"
+table = "{mode}_orders"
 keys = ["shop", "nr"]
-[[targets]]
-kind = "duckdb"
-path = "mirror.duckdb"
-mode = "merge"
-[[targets]]
-kind = "postgres"
-url = "{url}"
-mode = "merge"
 """
+TABLES = {
+    "customers": ("id", "name", "balance", "since", "note", "city"),
+    "orders": ("shop", "nr", "placed", "paid"),
+}
+VERSION = ("shop", "nr", "placed", "paid", "valid_from", "valid_to")
+Rows = list[tuple[Any, ...]]
+
+
+class Mirrors:
+    """Every target that takes changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._postgres, self._mariadb = folder, postgres().new_database(), mariadb().new_database()
+
+    def declared(self, mode: str) -> str:
+        places = {
+            "duckdb": f'path = "{self._folder}/mirror.duckdb"',
+            "sqlite": f'path = "{self._folder}/mirror.sqlite"',
+            "delta_local": f'path = "{self._folder}/mirror"',
+            "postgres": f'url = "{self._postgres}"',
+            "mysql": f'url = "{self._mariadb}"',
+        }
+        return "".join(f'[[targets]]\nkind = "{kind}"\n{place}\nmode = "{mode}"\n' for kind, place in places.items())
+
+    def read(self, table: str, columns: Sequence[str]) -> dict[str, Rows]:
+        query = f"SELECT {', '.join(columns)} FROM {table}"
+        with duckdb.connect(str(self._folder / "mirror.duckdb"), read_only=True) as db:
+            db.execute("SET TimeZone = 'UTC'")
+            found = {"duckdb": db.execute(query).fetchall()}
+        with closing(sqlite3.connect(self._folder / "mirror.sqlite")) as lite:
+            found["sqlite"] = lite.execute(query).fetchall()
+        lake = DeltaTable(self._folder / "mirror" / table).to_pyarrow_table(columns=list(columns)).to_pylist()
+        found["delta_local"] = [tuple(row.values()) for row in lake]
+        found["postgres"] = Postgres.query(self._postgres, query)
+        found["mysql"] = MySQL.query(self._mariadb, query)
+        return {target: told(rows) for target, rows in found.items()}
+
+
+def told(rows: Sequence[Sequence[Any]]) -> Rows:
+    """Sorted, and each value as every database would say it."""
+    return sorted((tuple(map(_word, row)) for row in rows), key=str)
+
+
+def _word(value: Any) -> str | None:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") if value.tzinfo else (
+            value.isoformat(timespec="microseconds")
+        )  # fmt: skip
+    if isinstance(value, bool):
+        return str(int(value))
+    return None if value is None else str(value).removesuffix("Z")
 
 
 class InPostgres:
@@ -145,11 +193,6 @@ class Workload(threading.Thread):
                 run("DELETE FROM orders WHERE shop IN ('a', 'b') AND nr = %s", (key,))
 
 
-def everything(url: str, table: str) -> list[tuple[Any, ...]]:
-    server = MySQL if url.startswith("mysql") else Postgres
-    return list(server.query(url, f"SELECT * FROM {table} ORDER BY 1, 2"))
-
-
 def test_the_example_runs_with_one_command() -> None:
     command = [sys.executable, "-m", "examples.cdc.demo"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
@@ -158,39 +201,78 @@ def test_the_example_runs_with_one_command() -> None:
 
 
 @pytest.mark.parametrize("source_of", [InPostgres, InMySQL])
-def test_the_mirror_is_the_source(source_of: type[InPostgres], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mirror_is_the_source_and_the_history_its_log(
+    source_of: type[InPostgres], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    source, broker, prefix = source_of(), kafka(), f"t{uuid4().hex[:8]}"
-    mirror = postgres().new_database()
-    text = DECLARATION.format(bootstrap=broker.bootstrap, prefix=prefix, url=mirror)
+    source, broker, prefix, mirrors = source_of(), kafka(), f"t{uuid4().hex[:8]}", Mirrors(tmp_path)
+    pipelines = {
+        mode: DECLARATION.format(mode=mode, bootstrap=broker.bootstrap, prefix=prefix) + mirrors.declared(mode)
+        for mode in ("merge", "scd2")
+    }
     workload = Workload(source)
     workload.prepare()
     debezium = Debezium(source.url, broker.bootstrap, prefix)
     workload.start()
     chosen = random.Random(3)
     for _ in range(KILLS):
-        _killed_after(chosen.uniform(12, 20), text, tmp_path)
+        for text in pipelines.values():
+            _killed_after(chosen.uniform(15, 25), text, tmp_path)
     workload.over.set()
     workload.join()
     source.server.query(source.url, "INSERT INTO orders VALUES ('last', 0, NULL, NULL)")
-    deadline = time.monotonic() + 60
-    while not any(row[0] == "last" for row in _mirrored(text, mirror)):
-        assert time.monotonic() < deadline, debezium.log.read_text(errors="replace")[-3000:]
+    log = _log_of_orders(broker, prefix, lambda: debezium.log.read_text(errors="replace")[-3000:])
     debezium.stop()
     assert workload.done > 50
-    for table in ("customers", "orders"):
-        wanted = everything(source.url, table)
-        assert everything(mirror, table) == wanted
-        with duckdb.connect("mirror.duckdb", read_only=True) as db:
-            assert db.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() == wanted
+    for text in pipelines.values():
+        run_pipeline(config_str=text, bounded=True)
+    for table, columns in TABLES.items():
+        wanted = told(source.server.query(source.url, f"SELECT {', '.join(columns)} FROM {table}"))
+        for target, found in mirrors.read(f"merge_{table}", columns).items():
+            assert found == wanted, (target, table)
+    wanted = told(_versions(log))
+    for target, found in mirrors.read("scd2_orders", VERSION).items():
+        assert found == wanted, target
 
 
-def _mirrored(text: str, mirror: str) -> list[tuple[Any, ...]]:
-    run_pipeline(config_str=text, bounded=True)
-    try:
-        return everything(mirror, "orders")
-    except psycopg.errors.UndefinedTable:
-        return []
+def _log_of_orders(broker: Kafka, prefix: str, why: Callable[[], str]) -> list[dict[str, Any]]:
+    """All changes, once the last one is there."""
+    deadline = time.monotonic() + 60
+    while True:
+        topics = [
+            name
+            for name in broker.admin.list_topics(timeout=10).topics
+            if name.startswith(prefix) and name.endswith(".orders")
+        ]
+        values = [message.value() for topic in topics for message in broker.read(topic)]
+        changes = [json.loads(value)["payload"] for value in values if value is not None]
+        if changes and (changes[-1]["after"] or {}).get("shop") == "last":
+            return changes
+        assert time.monotonic() < deadline, why()
+
+
+def _versions(log: Sequence[dict[str, Any]]) -> Rows:
+    """What each row was, from when to when: of one millisecond the last change counts, and one that changes nothing
+    begins no version."""
+    rows: dict[tuple[str, int], dict[datetime, tuple[Any, ...] | None]] = {}
+    for change in log:
+        row = change["after"] or change["before"]
+        of_key = rows.setdefault((row["shop"], row["nr"]), {})
+        at = datetime.fromtimestamp(change["source"]["ts_ms"] / 1000, UTC)
+        at = max(at, *of_key) if of_key else at
+        day = row["placed"] and date(1970, 1, 1) + timedelta(days=row["placed"])
+        of_key[at] = None if change["op"] == "d" else (day, row["paid"])
+    versions: Rows = []
+    for key, states in rows.items():
+        held: tuple[Any, ...] | None = None
+        began = None
+        for at, state in [*sorted(states.items()), (None, None)]:
+            if state == held and at is not None:
+                continue
+            if held is not None:
+                versions.append((*key, *held, began, at))
+            held, began = state, at
+    return versions
 
 
 def _killed_after(seconds: float, text: str, folder: Path) -> None:

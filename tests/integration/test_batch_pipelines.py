@@ -36,12 +36,18 @@ class Names:
     name: Annotated[Text, trim(), upper()] | None
 
 
+@ematix.table(schema="main", name="audited")
+class Audited:
+    id: Annotated[BigInt, pk()]
+    _batch_id: Text
+
+
 @pytest.fixture(params=ORIGINS, ids=lambda origin: origin.name)
 def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Base:
     made: Base = request.param(tmp_path)
     if made.name == "mysql":
         made.run("DROP DATABASE IF EXISTS main")  # of this name there is one per server
-    made.run("CREATE TABLE raw (id bigint, label varchar(20), amount decimal(10, 2), seen int)")
+    made.run("CREATE TABLE raw (id int, label varchar(20), amount decimal(10, 2), seen int)")
     return made
 
 
@@ -73,10 +79,14 @@ def counts(result: Any) -> tuple[int, ...]:
 
 def test_the_database_does_it_alone(origin: Base) -> None:
     """No Spark: merge with counts, NULL-safe, the last of a key by its time, deletes hard and soft."""
-    filled(origin, (1, "a", 1, 1), (2, None, 2, 1), (2, "later", 2, 2), (2, "no time", 2, "NULL"), (3, "c", "NULL", 1))
+    filled(
+        origin, (1, "a", 1, 1), (2, None, 2, 1), (2, "before", 2, 2), (2, "later", 2, 2), (2, "no time", 2, "NULL"),
+        (3, "c", "NULL", 1),
+    )  # fmt: skip
     load = declared(origin, mode="merge", keys=["id"], event_timestamp_column="seen", handle_deletes="hard")
     first = load.sync()
     assert (first.status, first.path, counts(first)) == ("success", "same_db", (3, 0, 0, 0, 0))
+    assert rows(origin) == [(1, "a", 1.0), (2, "later", 2.0), (3, "c", None)]
     assert counts(load.sync()) == (0, 0, 3, 0, 0)
     filled(origin, (1, "a", 1, 1), (2, None, 2, 1), (4, "d", 4, 1))
     assert counts(load.sync()) == (1, 1, 1, 1, 0)
@@ -161,6 +171,25 @@ def test_new_rows_are_appended_once_through_spark(tmp_path: Path, spark: SparkSe
     assert counts(load.sync(spark=spark)) == (2, 0, 0, 0, 0)
     origin.run("INSERT INTO raw VALUES (3, 'c', 3, 2), (4, 'd', 0, 3)")
     assert counts(load.sync(spark=spark)) == (1, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("path", ["same_db", "cross_db"])
+def test_columns_that_the_source_lacks_are_told_before_anything_is_read(origin: Base, path: str) -> None:
+    """Left out in silence, they would be NULL in every row, and any of several rows of a key would count."""
+    wrong = declared(origin, mode="merge", column_map={"name": "lable"}, event_timestamp_column="sen", force_path=path)
+    for attempt in (wrong.sync, wrong.dry_run):
+        with pytest.raises(DeclarationError) as error:
+            attempt()
+        assert [(problem.key, problem.suggestion) for problem in error.value.problems] == [
+            ("source 'source' column_map", "label"), ("source 'source' event_timestamp_column", "seen"),
+        ]  # fmt: skip
+
+
+def test_audit_columns_that_a_class_declares_are_filled_and_not_read(origin: Base) -> None:
+    filled(origin, (1, "a", 1, 1))
+    assert counts(declared(origin, target=Audited, column_map={}).sync()) == (1, 0, 0, 0, 0)
+    ((id, batch),) = origin.rows("SELECT id, _batch_id FROM main.audited")
+    assert (id, batch) == (1, "load/0")
 
 
 def _of_three(a: Any, b: Any, c: Any) -> None:

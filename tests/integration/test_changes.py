@@ -386,6 +386,13 @@ def test_a_history_has_every_version_and_a_delete_closes_it(
         arrive(at(9, "d", 9, None, {"id": 1}), at(9, "c", 10, {"id": 2, "name": "again", "age": 3}), at(10, "t", 11))
         == versions
     )
+    # A delete that comes before what it ends.
+    assert arrive(at(20, "d", 30, None, {"id": 3})) == versions
+    versions.append((3, "z", 5, 15, 20))
+    late = at(15, "c", 25, {"id": 3, "name": "z", "age": 5}), at(20, "u", 29, {"id": 3, "name": "y", "age": 5})
+    assert arrive(*late) == versions
+    versions.append((3, "back", 6, 21, None))
+    assert arrive(at(21, "c", 31, {"id": 3, "name": "back", "age": 6})) == versions
 
 
 def second(moment: Any) -> int | None:

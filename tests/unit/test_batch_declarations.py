@@ -55,6 +55,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ttl text": ({"mode": "scd2", "ttl": "soon"}, r'ttl: found "soon"; allowed: seconds'),
     "policy": ({"on_quality_failure": "explode"}, r"on_quality_failure: .* allowed: warn, fail"),
     "expectations": ({"expectations": lambda t: t.row_count()}, r"no limit"),
+    "freshness": ({"freshness_column": "nmae"}, r'freshness_column: found "nmae".*did you mean "name"'),
+    "only the last": ({"mode": "truncate", "incremental_column": "id"}, r"incremental_column: .* what came last"),
+    "itself": ({"depends_on": ["load"]}, r'depends_on: found "load", which is the pipeline itself'),
 }
 
 

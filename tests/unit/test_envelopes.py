@@ -76,3 +76,9 @@ def test_what_is_no_schema_says_nothing(text: str) -> None:
 def test_only_coded_values_are_rewritten() -> None:
     assert Field("string", "io.debezium.data.Uuid").is_plain
     assert not Field("date", "io.debezium.time.Date").is_plain
+
+
+def test_some_texts_have_a_type_of_their_own_where_a_database_has_it() -> None:
+    own = {name: Field("string", f"io.debezium.{name}").own for name in ("data.Uuid", "data.Json", "time.Interval")}
+    assert own == {"data.Uuid": "UUID", "data.Json": "JSONB", "time.Interval": "INTERVAL"}
+    assert Field("string", "io.debezium.data.Enum").own == ""

@@ -320,6 +320,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         'delete_mode = "soft"\nsoft_delete_column = "gone"', delete_mode="soft", soft_delete_column="gone"
     ),
     "CDC.truncate_mode": cdc('truncate_mode = "fail"', truncate_mode="fail"),
+    "CDC.transactional": cdc("transactional = true", transactional=True),
     "CDC.schema_evolution": cdc('schema_evolution = "evolve"', schema_evolution="evolve"),
     "CDC.tables": cdc('[transform.cdc.tables."s.t"]\ntable = "t"', tables={"s.t": CDCTable("t")}),
     "CDC.unlisted": cdc('unlisted = "create"', unlisted="create"),

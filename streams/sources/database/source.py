@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -40,6 +40,17 @@ class Looked:
     relation: str
     """What stands after FROM."""
     columns: list[SourceColumn]
+
+    def check(self, source: str, names: Iterable[tuple[str, str]]) -> None:
+        """Columns that a declaration names, each with the key that names it."""
+        known = [column.name for column in self.columns]
+        there = {name.lower() for name in known}
+        if problems := [
+            Problem(f"source {source!r} {key}", f"no column {name}", ", ".join(known), near(name, known))
+            for name, key in names
+            if name.lower() not in there
+        ]:
+            raise DeclarationError(f"{self.table or 'query'} of {self.database.place}", problems)
 
 
 class DatabaseSource:
@@ -168,13 +179,7 @@ class DatabaseSource:
         return self._held[name.lower()].name
 
     def _check(self, names: list[tuple[str, str]]) -> None:
-        known = [column.name for column in self._columns]
-        if problems := [
-            Problem(f"source {self._name!r} {key}", f"no column {name}", ", ".join(known), near(name, known))
-            for name, key in names
-            if name.lower() not in self._held
-        ]:
-            raise DeclarationError(f"{self._table or 'query'} of {self._database.place}", problems)
+        Looked(self._database, self._table, self._relation, self._columns).check(self._name, names)
 
 
 def is_query(text: str) -> bool:
