@@ -119,7 +119,9 @@ def _looked(pipeline: BatchPipeline, spec: PipelineSpec) -> Looked | None:
 
 
 def preview(pipeline: BatchPipeline, rows: int, *, spark: SparkSession | None = None) -> list[dict[str, Any]]:
-    return first_rows(pipeline.spec().with_connections(resolve_connection), rows, spark)
+    spec = pipeline.spec().with_connections(resolve_connection)
+    _looked(pipeline, spec)
+    return first_rows(spec, rows, spark)
 
 
 def _path(pipeline: BatchPipeline, spec: PipelineSpec) -> str:

@@ -177,7 +177,7 @@ def test_new_rows_are_appended_once_through_spark(tmp_path: Path, spark: SparkSe
 def test_columns_that_the_source_lacks_are_told_before_anything_is_read(origin: Base, path: str) -> None:
     """Left out in silence, they would be NULL in every row, and any of several rows of a key would count."""
     wrong = declared(origin, mode="merge", column_map={"name": "lable"}, event_timestamp_column="sen", force_path=path)
-    for attempt in (wrong.sync, wrong.dry_run):
+    for attempt in (wrong.sync, wrong.dry_run, wrong.preview):
         with pytest.raises(DeclarationError) as error:
             attempt()
         assert [(problem.key, problem.suggestion) for problem in error.value.problems] == [
