@@ -122,7 +122,7 @@ def seen(changes: DataFrame) -> dict[str | None, Seen]:
     from pyspark.sql import functions as F
 
     kind, writes = F.col(_KIND), F.col(_KIND).isin(CREATE, UPDATE)
-    unlogged = F.exists(F.map_values(_AFTER), lambda value: value.isin(*UNAVAILABLE))
+    unlogged = reduce(or_, [F.array_contains(F.map_values(_AFTER), value) for value in UNAVAILABLE])
     in_key = [F.collect_set(F.map_keys(_object(F.col(RECORD_KEY))))] if RECORD_KEY in changes.columns else []
     found = changes.groupBy(TABLE).agg(
         F.count_if(kind.isNull() | (kind != SKIP)),

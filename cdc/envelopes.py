@@ -171,7 +171,8 @@ def _mapped(cdc: CDC, known: Mapping[str, str]) -> dict[str, str]:
 def _place(rank: str, major: str, minor: str = "'0'") -> str:
     """Numbers of one length, so that texts compare as they do. Times count less than places in a log: a snapshot that
     knows no place is older than what was logged."""
-    numbers = [f"lpad(CAST(try_cast({n} AS DECIMAL({_DIGITS}, 0)) AS STRING), {_DIGITS}, '0')" for n in (major, minor)]
+    is_number = f"RLIKE '^[0-9]{{1,{_DIGITS}}}$'"
+    numbers = (f"CASE WHEN {text} {is_number} THEN lpad({text}, {_DIGITS}, '0') END" for text in (major, minor))
     return f"concat('{rank}', {', '.join(numbers)})"
 
 
@@ -184,7 +185,8 @@ def _moment(text: str) -> str:
     """The place of a time, which is a number, maybe with a fraction, or written out."""
     number = f"try_cast({text} AS DECIMAL(38, {_DECIMALS}))"
     whole = f"coalesce(floor({number}), unix_micros(try_cast({text} AS TIMESTAMP)))"
-    return _place("0", whole, f"coalesce({number} % 1 * 1{'0' * _DECIMALS}, 0)")
+    part = f"coalesce({number} % 1 * 1{'0' * _DECIMALS}, 0)"
+    return _place("0", f"CAST({whole} AS STRING)", f"CAST(CAST({part} AS BIGINT) AS STRING)")
 
 
 def _millis(text: str) -> str:

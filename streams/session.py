@@ -71,6 +71,11 @@ WITH_STATE = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
 """Also set for a pipeline that has a window or a join."""
+WITH_CHANGES = {
+    # The envelopes of a batch are kept while it runs; making them smaller takes longer than anything it saves.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+}
+"""Also set for a pipeline whose rows are changes."""
 # Set when the JVM starts, if a pipeline of this process reads or writes Delta tables.
 _DELTA_STATIC = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -39,7 +39,7 @@ pipeline_name = "{mode}"
 kind = "kafka"
 bootstrap_servers = "{bootstrap}"
 query = "{prefix}\\\\..*\\\\.(customers|orders)"
-max_rows_per_batch = 3000
+max_rows_per_batch = 10000
 [transform.cdc]
 schema_evolution = "evolve"
 [transform.cdc.tables.customers]
@@ -94,9 +94,8 @@ def told(rows: Sequence[Sequence[Any]]) -> Rows:
 
 def _word(value: Any) -> str | None:
     if isinstance(value, datetime):
-        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") if value.tzinfo else (
-            value.isoformat(timespec="microseconds")
-        )  # fmt: skip
+        utc = value.astimezone(UTC) if value.tzinfo else value
+        return utc.replace(tzinfo=None).isoformat(timespec="microseconds")
     if isinstance(value, bool):
         return str(int(value))
     return None if value is None else str(value).removesuffix("Z")

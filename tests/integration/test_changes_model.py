@@ -131,7 +131,7 @@ def test_the_table_is_what_the_history_says(
         assert total == sum(map(len, batches))
 
 
-@pytest.mark.parametrize("backend", [DuckDB, Postgres, MariaDB, Delta], ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", TARGETS, ids=lambda backend: backend.name)
 def test_the_history_is_what_the_log_says(backend: type[Backend], tmp_path: Path, spark: SparkSession) -> None:
     """As after restarts of the connector. Every row has a content of its own, so that no version is like the last."""
     chosen = random.Random(4)
