@@ -56,8 +56,9 @@ class ScalarUdf:
 class AggregateUdf:
     """A class whose instances accumulate one group each; calling it makes an instance.
 
-    `update_batch(*arrays)` takes rows in, `state()` gives one array of length 1 per state type, `merge_batch(*states)`
-    takes states of other instances in, and `evaluate()` gives the result as an array of length 1.
+    `update_batch(*arrays)` takes rows in, `state()` gives a list with a value per state type, `merge_batch(*states)`
+    takes arrays of the states of other instances in, and `evaluate()` gives the result. Values are plain, scalars of
+    pyarrow or arrays of length 1.
     """
 
     name: str

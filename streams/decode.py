@@ -69,6 +69,8 @@ def json_text(rows: DataFrame, text: str, fields: Sequence[StructField]) -> Pars
     in_text = in_text.add(_CORRUPT, StringType()).add(_END, StringType())
     parsed = F.from_json(_ending(F.col(text)), in_text, {"columnNameOfCorruptRecord": _CORRUPT})
     wrong = F.col(f"{_JSON}.{_CORRUPT}").isNotNull() | ~_is_one_object(F.col(text))
+    # Spark would put a question mark in the place of each byte that is no text.
+    wrong |= ~F.is_valid_utf8(text)
     columns: dict[str, Column] = {}
     for field, declared in zip(in_text.fields, [field.dataType for field in fields], strict=False):
         found = F.col(f"{_JSON}.`{field.name}`")

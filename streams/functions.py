@@ -8,13 +8,15 @@ Spark puts the two in SQL into the plan of whoever calls them.
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ematix_flow.errors import FlowError
-from ematix_flow.udf import ScalarUdf
+from ematix_flow.udf import AggregateUdf, ScalarUdf
+from ematix_flow.windows.aggregates.accumulated import Accumulated
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +46,15 @@ def register(udfs: Sequence[ScalarUdf], session: SparkSession) -> None:
         _create(session, udf.name, arguments, udf.returns, f"{value}({python}({', '.join(names)}))")
 
 
+def register_aggregates(udafs: Sequence[AggregateUdf], sql: str | None, session: SparkSession) -> None:
+    """Make those that the SQL calls callable; windows may have others, also by names that are Spark's."""
+    called = [udaf for udaf in udafs if re.search(rf"\b{udaf.name}\s*\(", sql or "", re.IGNORECASE)]
+    if called:
+        _check(called, session)
+    for udaf in called:
+        _register_aggregate(udaf, session)
+
+
 def _create(session: SparkSession, name: str, arguments: str, returns: str, body: str) -> None:
     # Spark would take it for as free as Python, and refuse it in aggregates.
     session.sql(
@@ -51,7 +62,7 @@ def _create(session: SparkSession, name: str, arguments: str, returns: str, body
     )
 
 
-def _check(udfs: Sequence[ScalarUdf], session: SparkSession) -> None:
+def _check(udfs: Sequence[ScalarUdf | AggregateUdf], session: SparkSession) -> None:
     for name, count in Counter(udf.name.lower() for udf in udfs).items():
         if count > 1:
             raise BadFunction(
@@ -89,6 +100,26 @@ def _register_python(udf: ScalarUdf, session: SparkSession) -> None:
     except (pickle.PicklingError, TypeError) as error:
         raise BadFunction(
             f"function {udf.name} cannot be sent to Spark's workers: {error}",
+            next_step="let it open files, locks and connections itself instead of using those of its module",
+        ) from error
+
+
+def _register_aggregate(udaf: AggregateUdf, session: SparkSession) -> None:
+    import pyarrow as pa
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    whole = Accumulated(udaf, udaf.args)
+
+    def over(*arrays):  # type: ignore[no-untyped-def]
+        return whole.over(*arrays)
+
+    # By these Spark chooses among its kinds of function; written as hints, they would be texts that it cannot read.
+    over.__annotations__ = {"arrays": pa.Array, "return": pa.Scalar}
+    try:
+        session.udf.register(udaf.name, arrow_udf(over, udaf.returns))  # type: ignore[call-overload]
+    except (pickle.PicklingError, TypeError) as error:
+        raise BadFunction(
+            f"class {udaf.name} cannot be sent to Spark's workers: {error}",
             next_step="let it open files, locks and connections itself instead of using those of its module",
         ) from error
 

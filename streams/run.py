@@ -25,7 +25,7 @@ from ematix_flow.streams.backfill import Range
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.change_tables import by_key, with_tables
 from ematix_flow.streams.failures import explained, spark_errors_in_words
-from ematix_flow.streams.functions import register
+from ematix_flow.streams.functions import register, register_aggregates
 from ematix_flow.streams.lookups import Lookups
 from ematix_flow.streams.needs import jar_groups_of
 from ematix_flow.streams.query import Plan, plan, start
@@ -146,6 +146,7 @@ def run_stage(
         opened = _open_when_there_is_input(spec, opening, memory, session, asked, watching.on_start, bounded=bounded)
         if opened is not None:
             register(spec.transform.udfs, session)
+            register_aggregates(spec.transform.aggregate_udfs, spec.transform.sql, session)
             lookups = Lookups(spec.transform.lookups, memory, session)
             planned = plan(spec, opened, session, memory, sinks)
             memory.agree(Definition.of(spec, planned.operator))

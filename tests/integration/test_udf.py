@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from ematix_flow import DuckDBConnection, ObjectStoreLocalConnection, run_streaming_pipeline, udf
+from ematix_flow import DuckDBConnection, ObjectStoreLocalConnection, run_streaming_pipeline, udaf, udf
+from ematix_flow.errors import FlowError
 from ematix_flow.streams.functions import BadFunction, register
 from ematix_flow.udf import ScalarUdf
 from tests.orders import Orders
@@ -163,3 +165,46 @@ def test_in_a_pipeline_a_row_that_raises_becomes_a_dead_letter(orders: Orders) -
         True,
         True,
     ]
+
+
+@udaf(args=["double", "bigint"], state=["double", "bigint"], returns="decimal(10,2)")
+class Weighted:
+    """The mean of values, each as often as its weight says."""
+
+    def __init__(self) -> None:
+        self.total, self.weight = 0.0, 0
+
+    def update_batch(self, values: pa.Array, weights: pa.Array) -> None:
+        if pc.min(weights).as_py() < 0:
+            raise ValueError("a negative weight")
+        self.total += pc.sum(pc.multiply(values, weights)).as_py()
+        self.weight += pc.sum(weights).as_py()
+
+    def merge_batch(self, totals: pa.Array, weights: pa.Array) -> None:
+        self.total += pc.sum(totals).as_py()
+        self.weight += pc.sum(weights).as_py()
+
+    def state(self) -> list[Any]:
+        return [self.total, self.weight]
+
+    def evaluate(self) -> Any:
+        return Decimal(f"{self.total / self.weight:.2f}") if self.weight else None
+
+
+def test_an_aggregate_of_the_users_own_is_called_from_sql(orders: Orders) -> None:
+    declared = {
+        "source": ObjectStoreLocalConnection(path=str(orders.inbox), format="json_lines"),
+        "schema": "id long, amount double",
+        "transform_sql": "SELECT id % 2 AS odd, Weighted(amount, id) AS mean FROM source GROUP BY id % 2",
+        "aggregate_udfs": [Weighted],
+        "target": DuckDBConnection(path=str(orders.database)),
+        "target_table": "orders",
+        "bounded": True,
+    }
+    orders.arrive("0.jsonl", [{"id": i, "amount": i / 2} for i in range(1, 5)])
+    run_streaming_pipeline(name="orders", **declared)
+    assert orders.in_database() == [(0, Decimal("1.67")), (1, Decimal("1.25"))]
+
+    orders.arrive("1.jsonl", [{"id": -1, "amount": 1.0}])
+    with pytest.raises(FlowError, match="udaf Weighted failed in update_batch: ValueError: a negative weight"):
+        run_streaming_pipeline(name="orders", **declared)

@@ -54,6 +54,12 @@ class Accumulated:
                 results.append(_single(instance.evaluate(), returns))
         return pa.concat_arrays(results)
 
+    def over(self, *columns: pa.Array) -> pa.Scalar:
+        """The result of rows that are all there."""
+        import numpy as np
+
+        return self.evaluate(*self._updated(np.zeros(len(columns[0]), np.int64), 1, *columns))[0]
+
     def _updated(self, ids: Integers, groups: int, *columns: Any) -> Columns:
         import numpy as np
         import pyarrow as pa
