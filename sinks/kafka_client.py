@@ -6,28 +6,20 @@ import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import FlowError, MissingExtra
+from ematix_flow.sinks.kafka_login import KafkaRefused, Properties, check_token, java_login, librdkafka_login
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
 
 T = TypeVar("T")
 
-Properties = dict[str, Any]
-
 CONNECT_SECONDS = 10.0
 _ONE_TRY_SECONDS = 1.0
 _UNKNOWN = "No such configuration property"
-_MECHANISMS = {"sha-256": "SCRAM-SHA-256", "sha-512": "SCRAM-SHA-512"}
-_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
 
 
 class KafkaUnavailable(FlowError):
@@ -35,12 +27,6 @@ class KafkaUnavailable(FlowError):
 
     code = "kafka-unavailable"
     transient = True
-
-
-class KafkaRefused(FlowError):
-    """The cluster does not let this client in, or does not let it do what it has to do."""
-
-    code = "kafka-refused"
 
 
 class TopicNotFound(FlowError):
@@ -51,53 +37,24 @@ class TopicNotFound(FlowError):
 
 def java_properties(connection: KafkaConnection) -> Properties:
     """For the clients in Spark."""
-    own: Properties = {"bootstrap.servers": connection.bootstrap_servers, **_security(connection)}
-    if login := _login(connection):
-        mechanism, user, password = login
-        words = f'username="{_quoted(user)}" password="{_quoted(password)}"'
-        own |= {
-            "sasl.mechanism": mechanism,
-            "sasl.jaas.config": f"{_LOGIN_MODULES[mechanism]} required {words};",
-        }
-    if connection.ssl_ca:
-        own |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _pem(connection.ssl_ca, "ssl_ca")}
-    if connection.ssl_cert and connection.ssl_key:
-        key = _pem(connection.ssl_key, "ssl_key")
-        if "BEGIN PRIVATE KEY" not in key and "BEGIN ENCRYPTED PRIVATE KEY" not in key:
-            raise KafkaRefused(
-                f"ssl_key: {connection.ssl_key} is no private key in PKCS#8 form, which Kafka's clients need",
-                next_step=f"openssl pkcs8 -topk8 -nocrypt -in {connection.ssl_key} -out new.pem",
-            )
-        own |= {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.key": key,
-            "ssl.keystore.certificate.chain": _pem(connection.ssl_cert, "ssl_cert"),
-        }
-    return own | dict(connection.extra)
+    return {
+        "bootstrap.servers": connection.bootstrap_servers,
+        **java_login(connection),
+        **connection.extra,
+    }
 
 
 def librdkafka_properties(connection: KafkaConnection) -> Properties:
     """For the clients in Python. What only Java knows is left out by `opened`."""
-    own: Properties = {
+    return {
         "bootstrap.servers": connection.bootstrap_servers,
-        **_security(connection),
         # It prints a line per failed attempt to connect; what it has to say comes to us as errors.
         "log_level": 0,
         # As Java does it, so that a key has its partition whoever writes it.
         "partitioner": "murmur2_random",
+        **librdkafka_login(connection),
+        **connection.extra,
     }
-    if login := _login(connection):
-        mechanism, user, password = login
-        own |= {"sasl.mechanisms": mechanism, "sasl.username": user, "sasl.password": password}
-    files = {
-        "ssl.ca.location": connection.ssl_ca,
-        "ssl.certificate.location": connection.ssl_cert,
-        "ssl.key.location": connection.ssl_key,
-    }
-    for name in ("ssl_ca", "ssl_cert", "ssl_key"):
-        if path := getattr(connection, name):
-            _pem(path, name)
-    return own | {key: value for key, value in files.items() if value} | dict(connection.extra)
 
 
 def opened(make: Callable[[Properties], T], properties: Mapping[str, Any]) -> T:
@@ -105,6 +62,8 @@ def opened(make: Callable[[Properties], T], properties: Mapping[str, Any]) -> T:
     from confluent_kafka import KafkaException
 
     left = dict(properties)
+    if provider := left.get("oauth_cb"):
+        check_token(provider)
     while True:
         try:
             return make(left)
@@ -187,10 +146,6 @@ def failed(errors: Iterable[KafkaError], connection: KafkaConnection) -> FlowErr
 def needed(connection: KafkaConnection) -> None:
     if importlib.util.find_spec("confluent_kafka") is None:
         raise MissingExtra("confluent_kafka", connection.driver_extra)
-    if connection.msk_iam_region:
-        from ematix_flow.errors import NotBuilt
-
-        raise NotBuilt("msk_iam_region", instead="use SASL/SCRAM or mTLS, which MSK offers, too")
 
 
 def missing_topic(topic: str, known: Iterable[str], user: str) -> TopicNotFound:
@@ -210,35 +165,6 @@ def missing_topic(topic: str, known: Iterable[str], user: str) -> TopicNotFound:
 def json_text(value: Any) -> str:
     """Short, and the same for equal values."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
-
-
-def _security(connection: KafkaConnection) -> Properties:
-    """A password goes over TLS unless `extra` says otherwise."""
-    if _login(connection):
-        return {"security.protocol": "SASL_SSL"}
-    return {"security.protocol": "SSL"} if connection.ssl_ca or connection.ssl_cert else {}
-
-
-def _login(connection: KafkaConnection) -> tuple[str, str, str] | None:
-    if connection.sasl_plain_username and connection.sasl_plain_password:
-        return "PLAIN", connection.sasl_plain_username, connection.sasl_plain_password
-    if connection.sasl_scram_username and connection.sasl_scram_password and connection.sasl_scram_mechanism:
-        mechanism = _MECHANISMS[connection.sasl_scram_mechanism]
-        return mechanism, connection.sasl_scram_username, connection.sasl_scram_password
-    return None
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _pem(path: str, field: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KafkaRefused(
-            f"{field}: {path} cannot be read as a PEM file ({error})", next_step="correct the path"
-        ) from error
 
 
 def _plain(error: KafkaError) -> str:

@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import KafkaConnection
-from ematix_flow.sinks.kafka_client import Properties, librdkafka_properties, opened
+from ematix_flow.sinks.kafka_client import librdkafka_properties, opened
+from ematix_flow.sinks.kafka_login import Properties
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import PART, Batch, Capabilities, TargetUnavailable
 from ematix_flow.sinks.kafka import KafkaSink, StagedRecords
-from ematix_flow.sinks.kafka_client import KafkaRefused
 from ematix_flow.sinks.kafka_lanes import Fenced, produced, sent_once, transactional
+from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.sinks.kafka_records import are_placed
 from ematix_flow.state.fence import Fence
 
@@ -111,7 +111,7 @@ class TransactionalKafkaSink(KafkaSink):
                 next_step='set extra = {"transaction.timeout.ms" = ...} to no more than the brokers allow '
                 "(transaction.max.timeout.ms)",
             )
-        if "AUTHORIZATION" in code or "AUTHENTICATION" in code or code == "MSG_SIZE_TOO_LARGE":
+        if "AUTHORIZATION" in code or "AUTHENTICATION" in code or code in {"MSG_SIZE_TOO_LARGE", KafkaRefused.code}:
             return KafkaRefused(f"{self._user}: {words}", next_step="correct the connection, the rights or the rows")
         return TargetUnavailable(
             f"{self._user}: a transaction could not be committed: {words}",
@@ -197,6 +197,8 @@ def _sent(fenced: Fenced, topic: str, part: str, batches: Iterable[pa.RecordBatc
         return Sent(part, sent_once(fenced, part, topic, send), "", "")
     except KafkaException as error:
         return Sent(part, False, error.args[0].name(), error.args[0].str())
+    except KafkaRefused as error:
+        return Sent(part, False, error.code, error.found)
 
 
 def _topic(first: pa.RecordBatch) -> str:

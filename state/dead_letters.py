@@ -89,6 +89,8 @@ class DeadLetter:
     """Of the record that the row was, for a dead-letter topic; not kept elsewhere."""
     arrived: datetime | None = None
     """The time of that record."""
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """Of that record, for a replay."""
 
     @property
     def id(self) -> str:

@@ -91,15 +91,21 @@ def _ending(text: Column) -> Column:
     where the text does."""
     from pyspark.sql import functions as F
 
-    trimmed = _trimmed(text)
-    opened = F.substring(trimmed, F.lit(1), F.length(trimmed) - 1)
+    opened = _without_last_byte(_trimmed(text))
     return F.when(_has_one_brace(text), text).otherwise(F.concat(opened, F.lit(f',"{_END}":1}}')))
 
 
 def _has_one_brace(text: Column) -> Column:
+    """As its last character."""
+    trimmed = _trimmed(text)
+    return trimmed.endswith("}") & ~_without_last_byte(trimmed).contains("}")
+
+
+def _without_last_byte(text: Column) -> Column:
+    """By bytes, because Spark counts characters one by one."""
     from pyspark.sql import functions as F
 
-    return F.instr(text, "}") == F.length(_trimmed(text))
+    return F.substring(text.cast("binary"), F.lit(1), F.octet_length(text) - 1).cast("string")
 
 
 def _is_one_object(text: Column) -> Column:

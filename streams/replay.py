@@ -23,6 +23,7 @@ from ematix_flow.state.store import ReplayStore
 from ematix_flow.state.swap import NEW
 from ematix_flow.streams.run import run_spec
 from ematix_flow.streams.runner import BatchReport
+from ematix_flow.streams.sources.kafka_again import with_records
 from ematix_flow.streams.sources.letters import open_letters, spool
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def replay(
     with closing(ReplayStore(spec)) as store:
 
         def run(name: str) -> str:
-            _fill_inbox(store, name)
+            _fill_inbox(store, name, spec)
             result = run_spec(
                 spec, bounded=True, spark=spark, on_batch=on_batch, stop=stop, store=store, opening=open_letters
             )
@@ -116,12 +117,12 @@ def _begun_elsewhere(store: ReplayStore, inbox: Path) -> UsageError:
     )
 
 
-def _fill_inbox(store: ReplayStore, name: str) -> None:
+def _fill_inbox(store: ReplayStore, name: str, spec: PipelineSpec) -> None:
     """With the letters that this replay still has in hand, and no others."""
     spooled = store.spool(name)
     for other in store.inbox.iterdir():
         if other != spooled:
             other.unlink()
     if not spooled.exists():
-        spool(store.dead_letters.leased(name), spooled)
+        spool(with_records(store.dead_letters.leased(name), spec), spooled)
     store.remember(_SPOOLED, str(spooled))

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,11 +120,11 @@ class KafkaMissing(FlowError):
     code = "kafka-missing"
     exit_code = 2
 
-    def __init__(self) -> None:
+    def __init__(self, groups: Collection[str]) -> None:
         super().__init__(
             "the Spark session was started without Kafka's libraries, which cannot be added to it later",
             next_step="stop it and let the pipeline start its own, or start it with\n"
-            f"  spark.jars={','.join(map(str, jars({'kafka'})))}",
+            f"  spark.jars={','.join(map(str, jars(groups)))}",
         )
 
 
@@ -146,8 +147,8 @@ def session_for(
         base = _started_anew(settings, {*jar_groups, *(group for group in _ASKED if _ASKED[group](base))})
     if "delta" in jar_groups and not _has_delta(base):
         raise DeltaMissing
-    if "kafka" in jar_groups and not _has_kafka(base):
-        raise KafkaMissing
+    if any(group in jar_groups and not _ASKED[group](base) for group in ("kafka", "msk")):
+        raise KafkaMissing(jar_groups)
     session = base.newSession()
     cores = session.sparkContext.defaultParallelism
     per_run = _PER_RUN | {
@@ -183,18 +184,22 @@ def _has_delta(session: SparkSession) -> bool:
     return all(value in (session.conf.get(key, "") or "") for key, value in _DELTA_STATIC.items())
 
 
-def _has_kafka(session: SparkSession) -> bool:
+def _has_class(name: str, session: SparkSession) -> bool:
     from py4j.protocol import Py4JJavaError
 
     loader = session.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # type: ignore[union-attr]  # noqa: SLF001
     try:
-        loader.loadClass("org.apache.spark.sql.kafka010.KafkaSourceProvider")
+        loader.loadClass(name)
     except Py4JJavaError:
         return False
     return True
 
 
-_ASKED: dict[str, Callable[[SparkSession], bool]] = {"delta": _has_delta, "kafka": _has_kafka}
+_ASKED: dict[str, Callable[[SparkSession], bool]] = {
+    "delta": _has_delta,
+    "kafka": partial(_has_class, "org.apache.spark.sql.kafka010.KafkaSourceProvider"),
+    "msk": partial(_has_class, "software.amazon.msk.auth.iam.IAMLoginModule"),
+}
 """Groups of libraries -> whether a session has them."""
 
 

@@ -96,6 +96,9 @@ class KafkaConnection(Connection):
     msk_iam_region: str | None = None
     """The AWS region of an MSK cluster that authenticates with IAM."""
 
+    sasl_oauth_provider: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """`module:function` of a function that gives a token and when it expires, for SASL/OAUTHBEARER."""
+
     ssl_ca: str | None = None
     """The PEM file of the certificate authority; goes with every way to authenticate."""
 
@@ -116,6 +119,7 @@ class KafkaConnection(Connection):
             "sasl_plain_*": ("sasl_plain_username", "sasl_plain_password"),
             "sasl_scram_*": ("sasl_scram_username", "sasl_scram_password", "sasl_scram_mechanism"),
             "msk_iam_region": ("msk_iam_region",),
+            "sasl_oauth_provider": ("sasl_oauth_provider",),
             "ssl_cert with ssl_key": ("ssl_cert", "ssl_key"),
         }
         touched = {family: [field for field in fields if getattr(self, field)] for family, fields in families.items()}

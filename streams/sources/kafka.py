@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.sinks import avro, protobuf, protobuf_files
 from ematix_flow.sinks.kafka_client import java_properties, librdkafka_properties, needed, opened
-from ematix_flow.sinks.kafka_records import HEADERS
 from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, Schema, registry_of
 from ematix_flow.specs import Source
 from ematix_flow.specs.position import Position
@@ -247,18 +246,18 @@ class KafkaSource:
         found = json_text(rows.withColumn(_TEXT, content.cast("string")), _TEXT, self.payload_schema.fields)
         return replace(found, wrong=wrong | found.wrong, message=why.otherwise(found.message))
 
-    def beside_of_letters(self, position: Column, arrived: Column) -> Mapping[str, Column]:
+    def beside_of_letters(self, position: Column, record: Column, arrived: Column) -> Mapping[str, Column]:
         """What is still known of a record when it comes back as a dead letter."""
         from pyspark.sql import functions as F
 
         place = F.split(position, "/")
         return {
-            "_key": F.lit(None).cast("binary"),
-            "_headers": F.lit(None).cast(HEADERS),
+            "_key": record["key"],
+            "_headers": record["headers"],
             "_topic": place[0],
             "_partition": place[1].cast("int"),
             "_offset": place[2].cast("long"),
-            "_timestamp": arrived,
+            "_timestamp": F.coalesce(record["timestamp"], arrived),
         }
 
     def _fixed(self, name: str, there: Mapping[str, Any], session: SparkSession) -> StructType:

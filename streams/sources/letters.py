@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 # Names of ours, because the payload's columns stand beside them.
-_ID, _OF, _BYTES, _POSITION, _ARRIVED, _FOLDERS = (
-    "_flow_letter", "_flow_of", "_flow_bytes", "_flow_where", "_flow_arrived", "_flow_folders",
+_ID, _OF, _BYTES, _POSITION, _ARRIVED, _FOLDERS, _RECORD = (
+    "_flow_letter", "_flow_of", "_flow_bytes", "_flow_where", "_flow_arrived", "_flow_folders", "_flow_record",
 )  # fmt: skip
 _SPOOL = (
     f"{_ID} string, {_OF} string, {_BYTES} binary, {_POSITION} string, {_ARRIVED} timestamp, "
-    f"{_FOLDERS} map<string, string>"
+    f"{_FOLDERS} map<string, string>, "
+    f"{_RECORD} struct<key: binary, headers: array<struct<key: string, value: binary>>, timestamp: timestamp>"
 )
 _PARSED, _CORRUPT = "_flow_parsed", "_flow_corrupt"
 
@@ -84,7 +85,7 @@ class LettersSource:
             message=parsed.message,
             position=F.col(_ID),
             payload=F.col(_BYTES),
-            beside=beside(F.col(_POSITION), F.col(_ARRIVED)) if beside else {},
+            beside=beside(F.col(_POSITION), F.col(_RECORD), F.col(_ARRIVED)) if beside else {},
         )
         return wrapped(decoded, self.origin, carried, self.payload_schema, self._declared.event_time_column)
 
@@ -130,8 +131,18 @@ def spool(letters: Iterator[DeadLetter], file: Path) -> None:
     from pyarrow.parquet import ParquetWriter
 
     time = pa.timestamp("us", "UTC")
-    kinds = (pa.string(), pa.string(), pa.binary(), pa.string(), time, pa.map_(pa.string(), pa.string()))
-    schema = pa.schema(list(zip((_ID, _OF, _BYTES, _POSITION, _ARRIVED, _FOLDERS), kinds, strict=True)))
+    headers = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+    schema = pa.schema(
+        {
+            _ID: pa.string(),
+            _OF: pa.string(),
+            _BYTES: pa.binary(),
+            _POSITION: pa.string(),
+            _ARRIVED: time,
+            _FOLDERS: pa.map_(pa.string(), pa.string()),
+            _RECORD: pa.struct({"key": pa.binary(), "headers": headers, "timestamp": time}),
+        }
+    )
     draft = file.with_name(f".{file.stem}.draft")
     with ParquetWriter(draft, schema) as writer:
         while some := list(islice(letters, _LETTERS_AT_ONCE)):
@@ -152,10 +163,16 @@ def _batch(letters: list[DeadLetter], schema: pa.Schema) -> pa.RecordBatch:
             letter.position,
             letter.event_ts,
             list(_folders_of(letter.position).items()),
+            _record_of(letter),
         )
         for letter in letters
     ]
     return pa.record_batch([list(column) for column in zip(*rows, strict=True)], schema=schema)
+
+
+def _record_of(letter: DeadLetter) -> dict[str, object]:
+    headers = [{"key": name, "value": value} for name, value in letter.headers] or None
+    return {"key": letter.key, "headers": headers, "timestamp": letter.arrived}
 
 
 def _folders_of(position: str) -> dict[str, str | None]:

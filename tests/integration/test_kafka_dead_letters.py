@@ -1,5 +1,6 @@
 """Dead letters of Kafka sources: in the topic as they were, and through the pipeline again."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,6 +54,37 @@ def test_bad_records_go_to_their_topic_once_and_can_be_replayed(kafka: Kafka, tm
     result = replay(spec)
     assert (result.succeeded, result.failed_again) == (1, 1)
     assert topics.in_database("SELECT id FROM orders ORDER BY id") == [(1,), (2,)]
+
+
+def test_a_replayed_record_has_its_key_and_headers_as_long_as_its_topic_has_it(kafka: Kafka, tmp_path: Path) -> None:
+    topics = Topics(kafka, tmp_path)
+    source, target = kafka.new_topic(2), kafka.new_topic()
+    moment = int(AT.timestamp() * 1000)
+    for number, key in ((2, b"b"), (1, b"a"), (3, b"c")):
+        headers = [("h", key), ("nothing", None)]
+        kafka.send(source, [{"id": number}], key=key, partition=number % 2, headers=headers, timestamp=moment)
+    kafka.truncate(source, 1, partition=0)
+    kafka.send(source, [{"id": 4}], key=b"d", partition=0)
+    declaration = {
+        "target": target,
+        "on_error": "dlq",
+        "schema": "id long",
+        "sql": "SELECT 1 / (id - id) AS x, id, _timestamp AS at, _key, _headers FROM source",
+        "writing": 'message_key_column = "_key"\nheaders_column = "_headers"',
+    }
+    assert topics.run(source, **declaration).dlq_rows == {"transform": 3}
+    kafka.truncate(source, 2, partition=0)
+    better = declaration | {"sql": "SELECT id, _timestamp AS at, _key, _headers FROM source"}
+    (spec,) = load_toml(text=topics.toml(source, **better))
+    assert replay(spec).succeeded == 3
+    found = {json.loads(message.value())["id"]: message for message in kafka.read(target)}
+    told = {number: (message.key(), message.headers()) for number, message in found.items()}
+    assert told == {
+        1: (b"a", [("h", b"a"), ("nothing", None)]),
+        3: (b"c", [("h", b"c"), ("nothing", None)]),
+        4: (None, None),
+    }
+    assert json.loads(found[1].value())["at"] == "2026-03-01T08:30:00.000000Z"
 
 
 def test_a_topic_that_cannot_be_is_told(kafka: Kafka, tmp_path: Path, orders: Orders) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from ematix_flow import run_pipeline
 from ematix_flow.errors import DeclarationError
-from ematix_flow.sinks.kafka_client import KafkaRefused, TopicNotFound
+from ematix_flow.sinks.kafka_client import TopicNotFound
+from ematix_flow.sinks.kafka_login import KafkaRefused
 from tests.services.kafka import Kafka
 from tests.topics import Topics, numbered
 

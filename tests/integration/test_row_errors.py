@@ -63,20 +63,22 @@ def test_what_follows_an_object_makes_its_line_bad(orders: Orders) -> None:
         '{"id": 7},{"id": 8}',
         '{"id": 9}}',
         "[]",
+        '{"id": 9} é',
     ]
     good = ['{"id": 10, "t": "} {"}', '{"t": "{\\"id\\": 1}", "id": 11} ', '{"id": 12, "o": {"l": [{}, {}]}}']
-    with_line_ends_of_windows = ['{"id": 13}\r', "\r", '{"id": 14, "o": {"l": [{}]}}\t\r', " \t", ""]
+    good += ['{"id": 13, "t": "é}"}', '{"id": 14}  ', "{} "]
+    with_line_ends_of_windows = ['{"id": 15}\r', "\r", '{"id": 16, "o": {"l": [{}]}}\t\r', " \t", ""]
     orders.arrive("a.jsonl", [*bad, *good, *with_line_ends_of_windows])
 
     result = orders.run(schema=SCHEMA, on_error="dlq", targets=("json_lines",))
 
-    assert orders.ids_in_files() == [10, 11, 12, 13, 14]
+    assert sorted(row.get("id", 0) for row in orders.in_files()) == [0, *range(10, 17)]
     letters = orders.dead_letters()
     assert {letter.payload for letter in letters} == {
         line if isinstance(line, bytes) else line.encode() for line in bad
     }
-    assert sorted(int(letter.position.rpartition("a.jsonl#")[2]) for letter in letters) == list(range(1, 9))
-    assert result.dlq_rows == {"decode": 8}
+    assert sorted(int(letter.position.rpartition("a.jsonl#")[2]) for letter in letters) == list(range(1, 10))
+    assert result.dlq_rows == {"decode": 9}
 
 
 def test_a_row_that_becomes_several_is_good_or_bad_as_a_whole(orders: Orders) -> None:

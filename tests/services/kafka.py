@@ -18,6 +18,7 @@ import pyspark
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from tests.services import tokens
 from tests.services.server import Server, free_port
 
 VERSION = "3.9.2"
@@ -226,12 +227,13 @@ class OwnKafka(Server, Kafka):
 
 
 class SecureKafka(OwnKafka):
-    """Also has a listener that asks for a login over TLS, and one that asks for a certificate. `alice` may log in."""
+    """Also has a listener that asks for a login over TLS, one that asks for a certificate, and one that asks for a
+    signed token. `alice` may log in."""
 
     password = 'pa"ss\\w0rd'
 
     def __init__(self) -> None:
-        self.sasl_port, self.mtls_port = free_port(), free_port()
+        self.sasl_port, self.mtls_port, self.token_port = free_port(), free_port(), free_port()
         super().__init__()
 
     def path(self, name: str) -> str:
@@ -239,15 +241,26 @@ class SecureKafka(OwnKafka):
 
     def properties(self, controller: int) -> dict[str, Any]:
         self._make_certificates()
+        tokens.prepare(self.folder)
         plain = super().properties(controller)
-        places = f"SASL://127.0.0.1:{self.sasl_port},MTLS://127.0.0.1:{self.mtls_port}"
+        ports = {"SASL": self.sasl_port, "MTLS": self.mtls_port, "TOKEN": self.token_port}
+        places = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+        protocols = "SASL:SASL_SSL,MTLS:SSL,TOKEN:SASL_SSL"
         password = self.password.replace("\\", "\\\\").replace('"', '\\"')
         modules = "org.apache.kafka.common.security"
         return plain | {
             "listeners": f"{plain['listeners']},{places}",
             "advertised.listeners": f"{plain['advertised.listeners']},{places}",
-            "listener.security.protocol.map": f"{plain['listener.security.protocol.map']},SASL:SASL_SSL,MTLS:SSL",
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "listener.security.protocol.map": f"{plain['listener.security.protocol.map']},{protocols}",
+            "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "listener.name.token.sasl.enabled.mechanisms": "OAUTHBEARER",
+            "listener.name.token.oauthbearer.sasl.jaas.config": (
+                f"{modules}.oauthbearer.OAuthBearerLoginModule required;"
+            ),
+            "listener.name.token.oauthbearer.sasl.server.callback.handler.class": (
+                f"{modules}.oauthbearer.OAuthBearerValidatorCallbackHandler"
+            ),
+            "listener.name.token.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": f"file://{self.path('jwks.json')}",
             # In a file of properties a backslash stands for itself when it is doubled.
             "listener.name.sasl.plain.sasl.jaas.config": (
                 f'{modules}.plain.PlainLoginModule required user_alice="{password}";'.replace("\\", "\\\\")

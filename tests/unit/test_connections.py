@@ -171,6 +171,7 @@ AUTH_FAMILIES: list[dict[str, str]] = [
     {"sasl_plain_username": "u", "sasl_plain_password": "${PW}"},
     {"sasl_scram_username": "u", "sasl_scram_password": "${PW}", "sasl_scram_mechanism": "sha-512"},
     {"msk_iam_region": "eu-west-1"},
+    {"sasl_oauth_provider": "shop.logins:token"},
     {"ssl_cert": "/c.pem", "ssl_key": "/k.pem"},
 ]
 
@@ -181,7 +182,7 @@ def test_each_way_to_authenticate_is_accepted_alone_and_with_a_certificate_autho
 
 
 def test_two_ways_to_authenticate_are_refused() -> None:
-    names = ["sasl_plain_*", "sasl_scram_*", "msk_iam_region", "ssl_cert with ssl_key"]
+    names = ["sasl_plain_*", "sasl_scram_*", "msk_iam_region", "sasl_oauth_provider", "ssl_cert with ssl_key"]
     for i, first in enumerate(AUTH_FAMILIES):
         for j in range(i + 1, len(AUTH_FAMILIES)):
             second = AUTH_FAMILIES[j]

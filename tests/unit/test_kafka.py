@@ -1,15 +1,25 @@
 """What of Kafka can be said without a broker: which topics a query means, what clients are told, what is lost."""
 
+import base64
 import json
+import re
+import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from urllib.error import HTTPError
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
 from ematix_flow import DuckDBConnection, KafkaConnection, Source
 from ematix_flow.errors import DeclarationError, UsageError
-from ematix_flow.sinks.kafka_client import KafkaRefused, java_properties, librdkafka_properties, opened
+from ematix_flow.sinks.kafka_client import java_properties, librdkafka_properties, opened
+from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.specs.position import Position
+from ematix_flow.streams.needs import jar_groups_of
 from ematix_flow.streams.sources.kafka import KafkaSource
 from ematix_flow.streams.sources.kafka_positions import begin_at, end_before
 from ematix_flow.streams.sources.kafka_topics import (
@@ -18,6 +28,7 @@ from ematix_flow.streams.sources.kafka_topics import (
     Subscription,
     check_nothing_is_lost,
 )
+from ematix_flow.toml import load_toml
 
 
 def cluster(**fields: object) -> KafkaConnection:
@@ -46,6 +57,57 @@ def test_both_clients_are_told_the_same_login() -> None:
     for told in (java_properties(open_network), librdkafka_properties(open_network)):
         assert "SCRAM-SHA-512" in told.values()
         assert told["security.protocol"] == "SASL_PLAINTEXT"
+
+
+def test_msk_is_told_a_token_that_aws_has_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = cluster(msk_iam_region="eu-west-1")
+    assert java_properties(connection)["sasl.mechanism"] == "AWS_MSK_IAM"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    told = librdkafka_properties(connection)
+    assert (told["security.protocol"], told["sasl.mechanisms"]) == ("SASL_SSL", "OAUTHBEARER")
+    token, expires = told["oauth_cb"]("")
+    url = urlsplit(base64.urlsafe_b64decode(token + "==").decode())
+    asked = parse_qs(url.query)
+    assert url.hostname == "kafka.eu-west-1.amazonaws.com"
+    assert asked["Action"] == ["kafka-cluster:Connect"]
+    assert asked["X-Amz-Credential"][0].startswith("x/")
+    assert time.time() < expires < time.time() + 3600
+
+
+def test_msk_needs_the_libraries_of_aws() -> None:
+    msk = cluster(msk_iam_region="eu-west-1")
+    for connection, more in ((cluster(), set()), (msk, {"msk", "s3"})):
+        (spec,) = load_toml(
+            text="pipeline_name = 'p'\n[source]\nconnection = 'k'\nquery = 't'\n[target]\nconnection = 'k'\ntopic = 'u'"
+        )
+        assert jar_groups_of(spec.with_connections(lambda _, found=connection: found)) == {"kafka"} | more
+
+
+def test_a_provider_of_tokens_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from confluent_kafka import Producer
+
+    with pytest.raises(DeclarationError, match=r"shop.*cannot be imported"):
+        opened(Producer, librdkafka_properties(cluster(sasl_oauth_provider="shop:token")))
+    monkeypatch.setitem(sys.modules, "made_up", SimpleNamespace(token=lambda: ("t", 5), wrong=lambda: "t"))
+    assert librdkafka_properties(cluster(sasl_oauth_provider="made_up:token"))["oauth_cb"]("") == ("t", 5.0)
+    with pytest.raises(KafkaRefused, match="made_up:wrong gave str, not a token"):
+        opened(Producer, librdkafka_properties(cluster(sasl_oauth_provider="made_up:wrong")))
+    with pytest.raises(DeclarationError, match="sasl_oauth_provider"):
+        cluster(sasl_oauth_provider="token")
+
+
+def test_java_gets_tokens_from_an_address_that_only_it_may_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "issuing", SimpleNamespace(token=lambda: ("t", time.time() + 60)))
+    told = java_properties(cluster(sasl_oauth_provider="issuing:token"))
+    user, password = re.findall(r'client\w+="([^"]+)"', told["sasl.jaas.config"])
+    request = Request(told["sasl.oauthbearer.token.endpoint.url"], b"grant_type=client_credentials")
+    with pytest.raises(HTTPError, match="401"):
+        urlopen(request)
+    known = base64.b64encode(f"{user}:{password}".encode()).decode()
+    request.add_header("Authorization", f"Basic {known}")
+    with urlopen(request) as answer:
+        assert json.load(answer)["access_token"] == "t"
 
 
 def test_a_key_that_java_cannot_read_is_told_with_the_command_that_helps(tmp_path: Path) -> None:
