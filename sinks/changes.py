@@ -289,11 +289,13 @@ def _remembered(load: Load, gate: Gate) -> str:
     held = {key: f"g.{quoted(key)}" for key in load.keys} | {VALID_FROM: f"g.{GONE_AT}", ROW_HASH: "'gone'"}
     listed = ", ".join(f"{held.get(name, 'NULL')} AS {quoted(name)}" for name in load.columns)
     hidden = {CHANGE: f"'{REMOVE}'", GONE: "TRUE", AT: f"g.{AT}", **dict.fromkeys(TALLY, "0")}
-    staged = f"SELECT 1 FROM {load.source} AS s WHERE {load.same_key('g', 's')}"
+    keys = ", ".join(map(quoted, load.keys))
     return (
-        f"SELECT {listed}, {', '.join(f'{value} AS {name}' for name, value in hidden.items())} FROM {gate.table} AS g "
-        f"WHERE g.{GONE_AT} IS NOT NULL AND EXISTS ({staged}) "
-        f"AND NOT EXISTS ({staged} AND s.{VALID_FROM} = g.{GONE_AT})"
+        f"SELECT {listed}, {', '.join(f'{value} AS {name}' for name, value in hidden.items())} "
+        f"FROM (SELECT DISTINCT {keys} FROM {load.source} AS s WHERE {CHANGE} <> '{EMPTY}') AS k "
+        f"JOIN {gate.table} AS g ON {load.same_key('g', 'k')} "
+        f"LEFT JOIN {load.source} AS s ON {load.same_key('s', 'g')} AND s.{VALID_FROM} = g.{GONE_AT} "
+        f"WHERE g.{GONE_AT} IS NOT NULL AND s.{CHANGE} IS NULL"
     )
 
 

@@ -161,7 +161,7 @@ class Workload(threading.Thread):
                 if self.done == 50:
                     db.cursor().execute("ALTER TABLE customers ADD COLUMN city varchar(9)")
                     db.commit()
-                time.sleep(0.01)
+                time.sleep(0.05)
             long.commit()
 
     def _change(self, db: Any, keys: range) -> None:
