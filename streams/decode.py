@@ -88,15 +88,23 @@ def _ending(text: Column) -> Column:
     where the text does."""
     from pyspark.sql import functions as F
 
-    trimmed = F.rtrim(text)
-    opened = F.substring(trimmed, F.lit(1), F.length(trimmed) - 1)
+    opened = _without_last_byte(F.rtrim(text))
     return F.when(_has_one_brace(text), text).otherwise(F.concat(opened, F.lit(f',"{_END}":1}}')))
 
 
 def _has_one_brace(text: Column) -> Column:
+    """As its last character."""
     from pyspark.sql import functions as F
 
-    return F.instr(text, "}") == F.length(F.rtrim(text))
+    trimmed = F.rtrim(text)
+    return trimmed.endswith("}") & ~_without_last_byte(trimmed).contains("}")
+
+
+def _without_last_byte(text: Column) -> Column:
+    """By bytes, because Spark counts characters one by one."""
+    from pyspark.sql import functions as F
+
+    return F.substring(text.cast("binary"), F.lit(1), F.octet_length(text) - 1).cast("string")
 
 
 def _is_one_object(text: Column) -> Column:

@@ -62,17 +62,19 @@ def test_what_follows_an_object_makes_its_line_bad(orders: Orders) -> None:
         '{"id": 7},{"id": 8}',
         '{"id": 9}}',
         "[]",
+        '{"id": 9} é',
     ]
     good = ['{"id": 10, "t": "} {"}', '{"t": "{\\"id\\": 1}", "id": 11} ', '{"id": 12, "o": {"l": [{}, {}]}}']
+    good += ['{"id": 13, "t": "é}"}', '{"id": 14}  ', "{} "]
     orders.arrive("a.jsonl", [*bad, *good])
 
     result = orders.run(schema=SCHEMA, on_error="dlq", targets=("json_lines",))
 
-    assert orders.ids_in_files() == [10, 11, 12]
+    assert sorted(row.get("id", 0) for row in orders.in_files()) == [0, 10, 11, 12, 13, 14]
     letters = orders.dead_letters()
     assert sorted(letter.payload.decode() for letter in letters) == sorted(bad)
-    assert sorted(int(letter.position.rpartition("a.jsonl#")[2]) for letter in letters) == list(range(1, 8))
-    assert result.dlq_rows == {"decode": 7}
+    assert sorted(int(letter.position.rpartition("a.jsonl#")[2]) for letter in letters) == list(range(1, 9))
+    assert result.dlq_rows == {"decode": 8}
 
 
 def test_a_row_that_becomes_several_is_good_or_bad_as_a_whole(orders: Orders) -> None:
