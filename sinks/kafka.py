@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import Applied, Batch, Capabilities, Staged, TargetRefused, TargetUnavailable
-from ematix_flow.sinks.kafka_client import KafkaRefused, TopicNotFound, asked, java_properties, missing_topic, topics
+from ematix_flow.sinks.kafka_client import TopicNotFound, asked, java_properties, missing_topic, topics
+from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.sinks.kafka_records import Payload, are_placed, check_columns, records
 from ematix_flow.sinks.kafka_schemas import WITH_SCHEMAS, registered
 from ematix_flow.sinks.schema_registry import Unwritable
@@ -59,10 +60,13 @@ class KafkaSink:
         return fitting
 
     def stage(self, rows: DataFrame, batch: Batch) -> StagedRecords:
+        from pyspark.sql import functions as F
+
         self.forget()
         self._held = self._made(rows).persist()
         with self._unwritable_told():
-            self._held.write.format("noop").mode("overwrite").save()
+            # All columns are kept, and none of them is read again.
+            self._held.select(F.lit(1)).write.format("noop").mode("overwrite").save()
         self._check_places(self._held)
         return StagedRecords(Path(), records=self._held)
 
