@@ -27,8 +27,9 @@ _SAMPLE_SECONDS = 10.0
 _ASK_SECONDS = 10.0
 # In Spark's words, and in Java's.
 _LOSSES = (
-    "KAFKA_DATA_LOSS", "LOST_TOPIC_PARTITIONS_IN_END_OFFSET", "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION",
-    "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET", "UnknownTopicOrPartitionException", "KafkaIllegalStateException",
+    "KAFKA_DATA_LOSS", "Some data may have been lost", "LOST_TOPIC_PARTITIONS_IN_END_OFFSET",
+    "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION", "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+    "UnknownTopicOrPartitionException", "KafkaIllegalStateException",
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 

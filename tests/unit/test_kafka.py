@@ -217,4 +217,13 @@ def test_records_that_vanish_within_a_batch_are_lost_data() -> None:
         "records of a topic are gone before they were read: Could not read records in offset [2, 4) for topic partition"
     )
     assert lost.found == f"{words} orders-0"
+    # While a batch is planned, nothing of it names the class of the error.
+    planned = RuntimeError(
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Some data may have been lost because they are not "
+        "available in Kafka any more;\neither the data was aged out by Kafka.\nReason:\nPartition orders-0 offset was "
+        "changed from 2 to 1.\nThis could be a user error. SQLSTATE: XXKST"
+    )
+    lost = DataLost.found_in(planned)
+    assert lost is not None
+    assert "read: Partition orders-0 offset was changed from 2 to 1." in lost.found
     assert DataLost.found_in(RuntimeError("something else")) is None
