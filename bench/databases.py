@@ -154,10 +154,10 @@ def _declared(folder: Path) -> str:
         )
     return f"""
 pipeline_name = "orders"
-source_query = ""
+source_query = "{folder.name}"
 [source]
 kind = "object_store_local"
-path = "{folder}"
+path = "{folder.parent}"
 format = "parquet"
 [target]
 kind = "postgres"
