@@ -61,7 +61,7 @@ def test_the_wheel_runs_from_an_empty_place(wheel: Path, tmp_path: Path) -> None
         capture_output=True,
         text=True,
     ).stdout.split()
-    assert output == ["45", str(target / "ematix_flow/streams/jars.py")]
+    assert output == ["46", str(target / "ematix_flow/streams/jars.py")]
 
 
 def test_the_command_is_installed_beside_python() -> None:
