@@ -173,7 +173,9 @@ def to_bytes(state: pa.Table, kernel: Kernel) -> bytes:
 
     sink = pa.BufferOutputStream()
     sink.write(_header(kernel))
-    with pa.ipc.new_stream(sink, state.schema) as stream:
+    # Spark copies a state several times on its way to the disk, and would compress it more slowly.
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, state.schema, options=options) as stream:
         stream.write_table(state)
     return bytes(sink.getvalue())
 
