@@ -108,7 +108,7 @@ def _given(each: Input, operator: Operator) -> DataFrame:
     columns = [column.alias(name) for name, column in each.columns.items()]
     carried = [name for name in CARRIED if name in rows.columns] if operator.late == "dlq" else []
     carried += [HORIZON] if HORIZON in rows.columns else []
-    if operator.prepared is None:
+    if operator.prepared is None:  # otherwise it is found when the rows have become fewer
         bucket = F.pmod(F.xxhash64(*each.keys), F.lit(operator.buckets)) if each.keys else F.lit(0)
         columns.append(bucket.cast("int").alias(BUCKET))
     return rows.select(ERROR, *columns, TIME, *carried)

@@ -183,7 +183,7 @@ def test_a_range_is_read_beside_the_pipeline(topics: Topics) -> None:
     assert backfill("latest").rows_consumed == 0
     # What comes after the range is not read.
     text = text.replace("[transform]", "max_rows_per_batch = 2\n[transform]").replace(
-        str(topics.database), "elsewhere.db"
+        str(topics.database), str(topics.database.with_name("elsewhere.db"))
     )
     assert (few := backfill("0=0, 1=0", "1")).rows_consumed == 2
     assert few.batches < 4
