@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Decoder = Callable[["DataStreamReader", str, "StructType", Source], Decoded]
 
 _CORRUPT, _END = "_flow_corrupt", "_flow_end"
-_LINE, _JSON = "value", "_flow_json"
+_LINE, _JSON, _PLAIN = "value", "_flow_json", "_flow_plain"
 _BLANKS = " \t\r\n"
 
 
@@ -60,13 +60,17 @@ class Parsed:
     message: Column
 
 
-def json_text(rows: DataFrame, text: str, fields: Sequence[StructField]) -> Parsed:
-    """From a column of texts, each of which is to be one JSON object."""
+def json_text(rows: DataFrame, text: str, fields: Sequence[StructField], plain: Column | None = None) -> Parsed:
+    """From a column of texts, each of which is to be one JSON object. `plain` is a struct of the fields where somebody
+    has read them already; the text of such a row is not looked at."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 
     in_text = StructType([StructField(field.name, without_decimals(field.dataType)) for field in fields])
     in_text = in_text.add(_CORRUPT, StringType()).add(_END, StringType())
+    if plain is not None:
+        rows = rows.withColumn(_PLAIN, plain)
+        rows = rows.withColumn(text, F.when(F.col(_PLAIN).isNull(), F.col(text)))
     parsed = F.from_json(_ending(F.col(text)), in_text, {"columnNameOfCorruptRecord": _CORRUPT})
     wrong = F.col(f"{_JSON}.{_CORRUPT}").isNotNull() | ~_is_one_object(F.col(text))
     # Spark would put a question mark in the place of each byte that is no text.
@@ -80,6 +84,12 @@ def json_text(rows: DataFrame, text: str, fields: Sequence[StructField]) -> Pars
             columns[field.name] = catalyst.column(catalyst.tried(catalyst.expression(found.cast(declared))))
             wrong |= found.isNotNull() & columns[field.name].isNull()
     whole = F.to_json(F.struct(*columns.values()))
+    if plain is not None:
+        is_plain = F.col(_PLAIN).isNotNull()
+        wrong = ~is_plain & wrong
+        columns = {
+            name: F.when(is_plain, F.col(f"{_PLAIN}.`{name}`")).otherwise(found) for name, found in columns.items()
+        }
     # NULL, but it names every column: Spark does not even parse what nobody asks for, and whether a row is bad must not
     # depend on who asks.
     return Parsed(rows.withColumn(_JSON, parsed), columns, wrong, F.when(whole.isNull(), whole))

@@ -21,6 +21,7 @@ from ematix_flow.streams.avro_envelopes import PROBLEM, envelope_texts
 from ematix_flow.streams.avro_reader import avro_columns
 from ematix_flow.streams.decode import Parsed, json_text
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
+from ematix_flow.streams.json_reader import plain_objects
 from ematix_flow.streams.lagging import tells
 from ematix_flow.streams.protobuf_reader import first_message, protobuf_columns
 from ematix_flow.streams.reasons import why_bad_json
@@ -243,7 +244,9 @@ class KafkaSource:
             content = F.substring(value, HEADER_BYTES + 1, _LONGEST)
             headless = ~value.startswith(F.lit(MAGIC))
             wrong, why = wrong | headless, why.when(headless, F.lit(_HEADLESS))
-        found = json_text(rows.withColumn(_TEXT, content.cast("string")), _TEXT, self.payload_schema.fields)
+        fields = self.payload_schema.fields
+        plain = plain_objects(content, fields)
+        found = json_text(rows.withColumn(_TEXT, content.cast("string")), _TEXT, fields, plain)
         return replace(found, wrong=wrong | found.wrong, message=why.otherwise(found.message))
 
     def beside_of_letters(self, position: Column, record: Column, arrived: Column) -> Mapping[str, Column]:
