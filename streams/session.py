@@ -32,6 +32,8 @@ _STATIC = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "ematix_flow.streams.workers",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
+    # Otherwise each step of a plan asks Java several times, and the disk for IPython, to note which line made it.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 # A driver that serves only this machine should be reachable only from it.
 _STATIC_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
