@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Rows that are tried again together, if some among many cannot be read.
 _FEW, _HOPELESS = 64, 4
+# Reading takes several times as much memory.
+_AT_ONCE_BYTES = 16 << 20
 _WITH_SECONDS = 19
 # Hours that Java knows too.
 _ZONE = "(Z|[+-](0[0-9]|1[0-7])(:?[0-5][0-9])?)$"
@@ -57,9 +59,17 @@ def _is_known(kind: DataType, *, top: bool) -> bool:
 
 
 def _read(schema: pa.Schema, texts: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    at_once = max(1, len(texts) * _AT_ONCE_BYTES // max(texts.nbytes, _AT_ONCE_BYTES))
+    pieces = [_read_at_once(texts.slice(begin, at_once), schema) for begin in range(0, len(texts), at_once)]
+    return pa.concat_arrays([pa.nulls(0, pa.struct(list(schema))), *pieces])
+
+
+def _read_at_once(texts: pa.Array, schema: pa.Schema) -> pa.Array:
     import pyarrow.compute as pc
 
-    if len(texts) and (rows := _rows(texts, schema)) is not None:
+    if (rows := _rows(texts, schema)) is not None:
         return rows
     is_object = pc.fill_null(pc.and_not(_begin_and_end(texts), pc.match_substring(texts, "\n")), False)
     rows = _in_pieces(texts.filter(is_object), schema)

@@ -98,3 +98,9 @@ def test_rows_keep_their_places_among_bad_ones(spark: SparkSession, share: float
 def test_types_that_arrow_reads_otherwise_are_left_to_spark() -> None:
     for columns in ("b binary", "m map<string, long>", "a array<timestamp>", "s struct<d: decimal(9,2)>"):
         assert plain_objects(F.col("value"), StructType.fromDDL(columns).fields) is None
+
+
+def test_large_texts_are_read_in_pieces() -> None:
+    large = [b'{"t": "%s", "l": %d}' % (b"x" * 5_000_000, number) for number in range(9)]
+    rows = reader(pa.schema([("l", pa.int64()), ("t", pa.string())]))(pa.array([*large, None]))
+    assert [row and row["l"] for row in rows.to_pylist()] == [*range(9), None]
