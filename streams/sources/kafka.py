@@ -56,6 +56,8 @@ _RAW = "value binary"
 _GUESSED_BYTES = 1024
 # A batch of a range takes no fewer.
 _FEWEST_RECORDS = 10_000
+# So many waiting records are worth the start of Python workers, and the milliseconds that each batch then takes longer.
+_BACKLOG = 100_000
 # What a record has beyond its payload.
 _BESIDE = ("key", "headers", "topic", "partition", "offset", "timestamp")
 _COMMIT_SECONDS = 10.0
@@ -245,9 +247,19 @@ class KafkaSource:
             headless = ~value.startswith(F.lit(MAGIC))
             wrong, why = wrong | headless, why.when(headless, F.lit(_HEADLESS))
         fields = self.payload_schema.fields
-        plain = plain_objects(content, fields)
+        plain = plain_objects(content, fields) if self._has_backlog() else None
         found = json_text(rows.withColumn(_TEXT, content.cast("string")), _TEXT, fields, plain)
         return replace(found, wrong=wrong | found.wrong, message=why.otherwise(found.message))
+
+    def _has_backlog(self) -> bool:
+        done = self._notes.next()
+        read = {(topic, number): offset for topic, of in done.items() for number, offset in of.items()}
+        waiting = (
+            high - max(low, read.get((topic, number), low))
+            for topic, of in self._there.items()
+            for number, (low, high) in of.items()
+        )
+        return sum(waiting) >= _BACKLOG
 
     def beside_of_letters(self, position: Column, record: Column, arrived: Column) -> Mapping[str, Column]:
         """What is still known of a record when it comes back as a dead letter."""

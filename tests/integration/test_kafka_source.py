@@ -34,9 +34,14 @@ def topics(kafka: Kafka, tmp_path: Path) -> Topics:
     return Topics(kafka, tmp_path)
 
 
-def test_records_become_rows_once_with_what_kafka_knows_of_them(topics: Topics) -> None:
+@pytest.mark.parametrize("backlog", [1, 100_000])
+def test_records_become_rows_once_with_what_kafka_knows_of_them(
+    topics: Topics, backlog: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether there are few records to read or many, for which Spark asks Python."""
+    monkeypatch.setattr("ematix_flow.streams.sources.kafka._BACKLOG", backlog)
     kafka = topics.kafka
-    topic, group = kafka.new_topic(2), "readers-of-orders"
+    topic, group = kafka.new_topic(2), f"readers-of-orders-{backlog}"
     kafka.send(topic, numbered([1]), key="k", partition=0, headers=[("h", b"v")], timestamp=MILLIS)
     kafka.send(topic, ['{"id": 2, "amount": 1.0, "unknown": []}', b"\xff{", None], partition=1, timestamp=MILLIS)
     declaration = {
