@@ -25,7 +25,7 @@ from ematix_flow.streams.shaping import is_small
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.steps import Stopwatch, reached
 from ematix_flow.streams.targets import Targets, wanted, with_numbers
-from ematix_flow.streams.watermark import current, last_planned
+from ematix_flow.streams.watermark import last_planned, planned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -221,6 +221,7 @@ class Runner:
         self.consumed, self.kept, self.latest = taken.rows, taken.kept, taken.latest
         self.bad.seen(taken, routed.taken)
         if self._open is not None:
+            self.watermark = planned(self._store.checkpoint, batch.number)
             self._arrived = taken.inputs
             latest = self.clocks.after(taken.inputs)
             self.told = self._open.told(batch.number, notes_among(taken, routed.taken), latest)
@@ -378,6 +379,4 @@ class Runner:
         # Spark may call with the first batch before `start` has returned the query.
         self._started.wait()
         assert self._query is not None
-        if self._open is not None:
-            self.watermark = current(self._query)
         return seen_by(self._query, len(self._plan.ticks))
