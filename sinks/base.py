@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from ematix_flow.errors import FlowError
 from ematix_flow.state.fence import Fence
 from ematix_flow.state.kernel import GONE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 
@@ -126,6 +127,19 @@ class Sink(Protocol):
 
     def forget(self) -> None:
         """The batch is over, however it ended; what the sink holds of it in memory can go."""
+
+
+@runtime_checkable
+class Shaping(Sink, Protocol):
+    """A sink that can say once per start how rows become what it stages."""
+
+    def shape(self, schema: StructType) -> Mapping[str, Column] | None:
+        """After `prepare`: columns over rows that have those of the schema, which do not depend on other rows; None if
+        it has to see rows as they are."""
+
+    def stage_shaped(self, shaped: DataFrame | pa.Table, batch: Batch) -> Staged:
+        """As `stage`, with rows that have the columns of `shape`. Few of them come as a table, in the order in which
+        they were computed."""
 
 
 _DRIFT_STEP = (

@@ -59,11 +59,14 @@ class KafkaSink:
         self._payload, fitting = registered(schema, self._target, self._connection, self._user)
         return fitting
 
-    def stage(self, rows: DataFrame, batch: Batch) -> StagedRecords:
+    def stage(self, rows: DataFrame, batch: Batch) -> Staged:
+        return self._kept(self._made(rows))
+
+    def _kept(self, made: DataFrame) -> StagedRecords:
         from pyspark.sql import functions as F
 
         self.forget()
-        self._held = self._made(rows).persist()
+        self._held = made.persist()
         with self._unwritable_told():
             # All columns are kept, and none of them is read again.
             self._held.select(F.lit(1)).write.format("noop").mode("overwrite").save()
@@ -74,16 +77,16 @@ class KafkaSink:
         return {}
 
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
-        assert isinstance(staged, StagedRecords)
         batch.reached("apply/before-sending")
         return Applied(self._sent(staged, batch, fence))
 
     def _made(self, rows: DataFrame) -> DataFrame:
         return records(rows, self._target, self._payload)
 
-    def _sent(self, staged: StagedRecords, batch: Batch, fence: Fence) -> bool:
+    def _sent(self, staged: Staged, batch: Batch, fence: Fence) -> bool:
         from pyspark.errors import PySparkException
 
+        assert isinstance(staged, StagedRecords)
         # Idempotent, so that an answer that was lost on its way does not double a record.
         ours = {
             "enable.idempotence": "true",

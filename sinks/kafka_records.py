@@ -37,17 +37,21 @@ class Payload:
 def records(rows: DataFrame, target: Target, payload: Payload) -> DataFrame:
     """Columns `key` and `value`; `headers` if there is a column for them; `topic` and `partition` if rows choose one of
     the two; and `PART` as it came."""
+    return rows.select(*[column.alias(name) for name, column in record(rows.schema, target, payload).items()])
+
+
+def record(schema: StructType, target: Target, payload: Payload) -> dict[str, Column]:
+    """The same, as columns over rows of this schema."""
     from pyspark.sql import functions as F
 
-    kinds = {one.name: one.dataType for one in rows.schema.fields}
-    parts = [F.col(PART)] if PART in kinds else []
+    kinds = {one.name: one.dataType for one in schema.fields}
     columns = {"key": _key(target.message_key_column, kinds), "value": _value(target, payload, kinds)}
     if are_placed(target):
         columns["topic"] = F.coalesce(_or_none(target.topic_column, "string"), F.lit(target.topic).cast("string"))
         columns["partition"] = _or_none(target.partition_column, "int")
     if target.headers_column is not None:
         columns["headers"] = _headers(target.headers_column, kinds[target.headers_column])
-    return rows.select(*[column.alias(name) for name, column in columns.items()], *parts)
+    return columns | ({PART: F.col(PART)} if PART in kinds else {})
 
 
 def are_placed(target: Target) -> bool:

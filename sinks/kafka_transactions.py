@@ -7,7 +7,7 @@ state. A batch that is repeated has the same rows in the same parts, though not 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ematix_flow.errors import FlowError
-from ematix_flow.sinks.base import PART, Batch, Capabilities, TargetUnavailable
+from ematix_flow.sinks.base import PART, Batch, Capabilities, Staged, TargetUnavailable
 from ematix_flow.sinks.kafka import KafkaSink, StagedRecords
 from ematix_flow.sinks.kafka_lanes import Fenced, produced, sent_once, transactional
 from ematix_flow.sinks.kafka_login import KafkaRefused
-from ematix_flow.sinks.kafka_records import are_placed
+from ematix_flow.sinks.kafka_records import are_placed, record
+from ematix_flow.sinks.kafka_schemas import WITH_SCHEMAS
 from ematix_flow.state.fence import Fence
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import Producer
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 _RESULT = "part string, done boolean, code string, failure string"
 _MAY_SHUFFLE = re.compile(
@@ -41,7 +43,7 @@ _AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collected(StagedRecords):
+class Collected(Staged):
     """In the driver."""
 
     rows: pa.Table
@@ -72,7 +74,25 @@ class TransactionalKafkaSink(KafkaSink):
         self._whole = _is_shuffled(made)
         return made
 
-    def stage(self, rows: DataFrame, batch: Batch) -> StagedRecords:
+    def shape(self, schema: StructType) -> Mapping[str, Column] | None:
+        """Records that rows have places for have to be looked at before they are sent, and what is written by a schema
+        may fail on rows that are not sent."""
+        from pyspark.sql import functions as F
+
+        if are_placed(self._target) or self._payload.form in WITH_SCHEMAS:
+            return None
+        return record(schema, self._target, self._payload) | {_TASK: F.spark_partition_id()}
+
+    def stage_shaped(self, shaped: DataFrame | pa.Table, batch: Batch) -> Staged:
+        import pyarrow as pa
+
+        self._whole = False
+        if isinstance(shaped, pa.Table):
+            self.forget()
+            return Collected(Path(), rows=shaped)
+        return self._kept(shaped.drop(_TASK))
+
+    def stage(self, rows: DataFrame, batch: Batch) -> Staged:
         """Few rows are brought here at once; Spark would take longer to keep them."""
         if batch.rows is None or batch.rows > _FEW_ROWS or are_placed(self._target):
             return super().stage(rows, batch)
@@ -80,29 +100,33 @@ class TransactionalKafkaSink(KafkaSink):
         made = self._made(rows)
         try:
             with self._unwritable_told():
-                return Collected(Path(), records=made, rows=_collected(made, self._whole))
+                return Collected(Path(), rows=_collected(made, self._whole))
         except Exception as error:
             # What the driver may take of Spark; rows can be large, or become many.
             if "maxResultSize" not in str(error):
                 raise
             return super().stage(rows, batch)
 
-    def _sent(self, staged: StagedRecords, batch: Batch, fence: Fence) -> bool:
+    def _sent(self, staged: Staged, batch: Batch, fence: Fence) -> bool:
         name, properties = f"{fence.pipeline}/{fence.target}", transactional(self._connection)
         fenced = Fenced(properties, name, fence.generation, fence.batch, batch.reached)
-        # From memory, where it lies in the order in which it was computed.
-        made, topic = staged.records, self._target.topic
-        if isinstance(staged, Collected):
-            results = _sent_from_here(staged.rows, fenced, topic, self._whole)
-        elif _bytes_held(made) <= _SMALL_BYTES:
-            results = _sent_from_here(_collected(made, self._whole), fenced, topic, self._whole)
-        else:
-            parts = made.coalesce(1) if self._whole else made
-            told = parts.mapInArrow(partial(_send, fenced, topic, self._whole), _RESULT).collect()
-            results = [Sent(*one) for one in told]
+        results = self._results(staged, fenced)
         if failures := [one for one in results if one.failure]:
             raise self._told(failures[0].code, failures[0].failure)
         return not results or any(one.done for one in results)
+
+    def _results(self, staged: Staged, fenced: Fenced) -> list[Sent]:
+        topic = self._target.topic
+        if isinstance(staged, Collected):
+            return _sent_from_here(staged.rows, fenced, topic, self._whole)
+        assert isinstance(staged, StagedRecords)
+        # From memory, where it lies in the order in which it was computed.
+        made = staged.records
+        if _bytes_held(made) <= _SMALL_BYTES:
+            return _sent_from_here(_collected(made, self._whole), fenced, topic, self._whole)
+        parts = made.coalesce(1) if self._whole else made
+        told = parts.mapInArrow(partial(_send, fenced, topic, self._whole), _RESULT).collect()
+        return [Sent(*one) for one in told]
 
     def _told(self, code: str, words: str) -> FlowError:
         if code == "INVALID_TRANSACTION_TIMEOUT":

@@ -65,6 +65,12 @@ def remove_torn(folder: Path) -> None:
             remove(folder, path)
 
 
+def remove_checksums(folder: Path) -> None:
+    """Of sessions that write them. One that does not would leave them beside files that it has written again."""
+    for file in folder.rglob(".*.crc"):
+        file.unlink(missing_ok=True)
+
+
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, Stamp]]:
     try:
         entries = list(os.scandir(folder))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state import durable
+from ematix_flow.state.checkpoint import remove_checksums
 from ematix_flow.state.dead_letters import DeadLetter, DeadLetters, Settled
 from ematix_flow.state.definition import Definition, DefinitionChanged, differences
 from ematix_flow.state.home import file_name
@@ -45,6 +46,7 @@ class Store:
         try:
             settle(folder)
             durable.make(self.checkpoint)
+            remove_checksums(self.checkpoint)
             self._keeper: Keeper = InVault(pipeline, folder, vault, interval) if vault else OnDisk(folder)
         except BaseException:
             self._writer.release()

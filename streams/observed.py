@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.sinks.base import EVENT_TIME
 from ematix_flow.state.kernel import GONE
-from ematix_flow.streams.envelope import ERROR, IS_BAD
+from ematix_flow.streams.envelope import ERROR
 from ematix_flow.streams.packing import NOTE
 from ematix_flow.streams.tagging import KEEP
 
@@ -25,7 +25,7 @@ _METRIC, _INPUT, _TIME = "flow", "flow_input_", "flow_time_"
 # What is beyond is read from the batch a second time, in bounded memory.
 _ERRORS_COLLECTED = 50_000
 _ERROR_BYTES = 2_048
-# The most that Spark collects, and more groups than a worker steps through in a minute.
+# More groups than a worker steps through in a minute.
 _NOTES = 100_000
 
 
@@ -137,12 +137,20 @@ def _metrics(rows: DataFrame) -> list[Column]:
     conditions += [~F.coalesce(F.col(GONE), F.lit(False))] if GONE in rows.columns else []
     if conditions:
         counts.append(F.count_if(reduce(and_, conditions, F.col(ERROR).isNull())).alias("kept"))
-    short = f"CASE WHEN length({ERROR}) <= {_ERROR_BYTES} THEN {ERROR} END"
-    lists = [F.expr(f"min_by({short}, CASE WHEN {IS_BAD} THEN 1 END, {_ERRORS_COLLECTED})").alias("errors")]
+    short = F.expr(f"CASE WHEN length({ERROR}) <= {_ERROR_BYTES} THEN {ERROR} END")
+    lists = [_some(short, _ERRORS_COLLECTED).alias("errors")]
     if NOTE in rows.columns:
         counts.append(F.count(NOTE).alias("noted"))
-        lists.append(F.expr(f"min_by({NOTE}, CASE WHEN {NOTE} IS NOT NULL THEN 1 END, {_NOTES})").alias("notes"))
+        lists.append(_some(F.col(NOTE), _NOTES).alias("notes"))
     return [*counts, *lists]
+
+
+def _some(texts: Column, most: int) -> Column:
+    """Those that are not NULL, up to so many. `min_by` can do it as well, but takes the room of all of them in every
+    task, whether there are any or not, and brings it to the driver."""
+    from pyspark.sql.internal import InternalFunction
+
+    return InternalFunction.collect_top_k(texts, most, False)
 
 
 def _seen(metrics: dict[str, Any]) -> Seen:

@@ -14,6 +14,7 @@ from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import Operator
 from ematix_flow.state.store import Store
 from ematix_flow.streams.branches import Branch, branches_of, in_one_shape, origin_of, together
+from ematix_flow.streams.calling import with_each_batch
 from ematix_flow.streams.capturing import Capture
 from ematix_flow.streams.envelope import ERROR, OURS, Origin, as_json_bytes, with_itself_as_payload
 from ematix_flow.streams.failures import spark_words
@@ -185,7 +186,8 @@ def start(
     spec: PipelineSpec, rows: DataFrame, run: Callable[[DataFrame, int], None], store: Store, *, bounded: bool
 ) -> StreamingQuery:
     checkpoint = str(store.checkpoint)
-    writer = rows.writeStream.queryName(store.pipeline).option("checkpointLocation", checkpoint).foreachBatch(run)
+    writer = rows.writeStream.queryName(store.pipeline).option("checkpointLocation", checkpoint)
+    writer = with_each_batch(writer, run)
     if bounded:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{spec.trigger_interval_ms or 0} milliseconds").start()

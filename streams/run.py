@@ -182,7 +182,7 @@ def _run(
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
-    query = runner.run_in(lambda: start(spec, planned.rows, runner, store, bounded=bounded))
+    query = runner.run_in(lambda: start(spec, runner.rows, runner, store, bounded=bounded))
     on_start(lambda: str(query.status["message"]).startswith("Waiting"))
     try:
         while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions

@@ -21,10 +21,11 @@ from ematix_flow.streams.observed import Arrived, Seen, notes_among, seen_among,
 from ematix_flow.streams.open_windows import OpenWindows, Told
 from ematix_flow.streams.query import Plan
 from ematix_flow.streams.set_aside import SetAside, letters
+from ematix_flow.streams.shaping import is_small
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.steps import Stopwatch, reached
 from ematix_flow.streams.targets import Targets, wanted, with_numbers
-from ematix_flow.streams.watermark import current, last_planned
+from ematix_flow.streams.watermark import last_planned, planned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -135,6 +136,11 @@ class Runner:
             if plan.capture
             else Targets(spec, sinks, plan.origin, store, self._set_aside)
         )
+        self.rows = plan.rows
+        """Of the streaming plan, as the runner is to be called with those of each batch."""
+        if plan.batch_transform is None and isinstance(self._targets, Targets):
+            self.rows = self._targets.shaped(plan.rows)
+        self._is_shaped = self.rows is not plan.rows
         self._on_batch, self.on_step = on_batch, on_step
         self._policy = spec.transform.on_error
         self._open = OpenWindows(store, plan.operator) if plan.operator else None
@@ -195,15 +201,17 @@ class Runner:
             self._store.generation,
             number,
             scratch=self._store.scratch,
-            rows=self._sources.rows_of(number) if self._is_row_by_row else None,
+            rows=self._rows_of(number),
             reached=lambda point: reached(point, number),
         )
 
     @step
     def compute(self, batch: Batch, rows: DataFrame) -> Routed:
         """2. Decode, a row-wise transform and an operator are in `rows`; any other transform sees the good rows."""
-        if self._plan.is_materialised:
+        if self._plan.is_materialised and not (self._is_shaped and is_small(batch)):
             rows = self._materialised = rows.persist()
+        if self._is_shaped:
+            return Routed(rows, rows)
         return Routed(rows, self._transformed(batch, wanted(rows)))
 
     @step
@@ -213,6 +221,7 @@ class Runner:
         self.consumed, self.kept, self.latest = taken.rows, taken.kept, taken.latest
         self.bad.seen(taken, routed.taken)
         if self._open is not None:
+            self.watermark = planned(self._store.checkpoint, batch.number)
             self._arrived = taken.inputs
             latest = self.clocks.after(taken.inputs)
             self.told = self._open.told(batch.number, notes_among(taken, routed.taken), latest)
@@ -267,6 +276,13 @@ class Runner:
     @property
     def _is_row_by_row(self) -> bool:
         return self._plan.operator is None and self._plan.batch_transform is None
+
+    def _rows_of(self, number: int) -> int | None:
+        """How many come to the targets, about. A window gives no more than it holds and is given; a join may."""
+        if self._plan.batch_transform is not None or self._spec.transform.join is not None:
+            return None
+        rows = self._sources.rows_of(number)
+        return rows if rows is None or self.told is None else rows + self.told.held.groups
 
     def _forget(self) -> None:
         """The rows of the batch are no longer needed."""
@@ -363,6 +379,4 @@ class Runner:
         # Spark may call with the first batch before `start` has returned the query.
         self._started.wait()
         assert self._query is not None
-        if self._open is not None:
-            self.watermark = current(self._query)
         return seen_by(self._query, len(self._plan.ticks))

@@ -32,7 +32,10 @@ _STATIC = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "ematix_flow.streams.workers",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
-    # Otherwise each step of a plan asks Java several times, and the disk for IPython, to note which line made it.
+    # Hadoop writes a second file with checksums beside each on a local disk, and starts a process for each of the two
+    # to set its rights: a batch has two notes of Spark's and a change of every part of the state.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # Otherwise every column that is named asks Java twice, to note the line of Python where it was.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 # A driver that serves only this machine should be reachable only from it.
@@ -54,6 +57,8 @@ _PER_RUN = {
     # row, which takes twice as long as writing them: so rows are few enough for half a megabyte each.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    # Spark describes every plan that it runs for a page that is not there.
+    "spark.sql.ui.explainMode": "simple",
     # What Spark leaves out when it writes the options of a source into its log.
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore",
     # States of operators are few and large, and Spark looks at all of them in every batch. So RocksDB takes as long per

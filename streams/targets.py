@@ -20,6 +20,7 @@ from ematix_flow.sinks.base import (
     PRESENT,
     ROW,
     Batch,
+    Shaping,
     Sink,
     Staged,
     TargetRefused,
@@ -42,6 +43,7 @@ from ematix_flow.streams.envelope import (
 )
 from ematix_flow.streams.fitting import fitted
 from ematix_flow.streams.observed import Passing, Seen
+from ematix_flow.streams.shaping import Shaped, completed, shaped
 from ematix_flow.streams.tagging import KEEP
 from ematix_flow.streams.transform import BadSql
 
@@ -89,9 +91,11 @@ class Staging:
     def left_out(self) -> int:
         """How many of the good rows are not staged, because they, or others of the same row of the source, are refused.
         Asked late, because it may read the rows once more, and then what Spark has counted is no longer right."""
+        if not self.refused:
+            return 0
         if ROW not in self.produced.columns:
             return len(self.refused)
-        return self.numbered.count() - self.going.count() if self.refused else 0
+        return self.numbered.count() - self.going.count()
 
 
 class Targets:
@@ -117,14 +121,35 @@ class Targets:
         self._prepared: StructType | None = None
         self._tables: dict[str, StructType] = {}
         self._cached: DataFrame | None = None
+        self._shaped: Shaped | None = None
         self.counts: dict[str, Counter[str]] = {}
         """By target, what became of the rows of this run, where a target can tell."""
         self.changes: dict[str, int] = {}
         """Of the latest batch, by what they were; several targets take the same ones."""
 
+    def shaped(self, rows: DataFrame) -> DataFrame:
+        """The rows of a streaming plan, as `stage` is to get those of each batch. One target may have its part of
+        staging in the plan; what several of them need is kept as it is."""
+        name, sink = next(iter(self._sinks.items()))
+        if len(self._sinks) > 1 or self._ordered or self._refusing or not isinstance(sink, Shaping):
+            return rows
+        self._prepare(rows)
+        fit = fitted(rows, self._tables, self._declared, self._origin)
+        if fit.tagged:
+            return rows
+        found = shaped(name, sink, rows, [*fit.columns[name], *self._hidden(name, rows)])
+        if found is None:
+            return rows
+        self._shaped, rows = found
+        return rows
+
     def stage(self, batch: Batch, rows: DataFrame, taken: Callable[[], Seen], *, counted: bool) -> tuple[Staging, Seen]:
         """Step 3 for every target. `counted` says that nothing happened to the rows since Spark counted them; `taken`
         tells these counts, which are right until the rows are read a second time."""
+        if self._shaped is not None:
+            staged, found = self._shaped.staged(rows, batch)
+            staging = Staging(rows, counted, rows, None, rows, rows, {self._shaped.name: staged}, {})
+            return staging, completed(taken(), found)
         known = self._recalled(batch)
         staging = self._staged(batch, rows, known or {}, counted=counted)
         seen = taken()

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
 
 _KEY = "spark.watermarkDelayMs"
 _CLOCK, _MARKED = "_flow_clock", "_flow_marked"
@@ -51,11 +50,6 @@ def for_spark(deadline: int) -> int:
     """When Spark is to wake a group, so that it does once the watermark is at `deadline`: it waits until the watermark
     is beyond a whole millisecond."""
     return -(-deadline // 1000) - 1 + YEAR_1_MS
-
-
-def current(query: StreamingQuery) -> int:
-    """That of the batch that runs now, in microseconds since 1970."""
-    return from_spark(query._jsq.streamingQuery().lastExecution().offsetSeqMetadata().batchWatermarkMs())  # noqa: SLF001
 
 
 def last_planned(checkpoint: Path) -> int:

@@ -10,6 +10,8 @@ from ematix_flow import run_pipeline
 from ematix_flow.errors import DeclarationError
 from ematix_flow.sinks.kafka_client import TopicNotFound
 from ematix_flow.sinks.kafka_login import KafkaRefused
+from ematix_flow.state.dead_letters import DeadLetters
+from ematix_flow.state.home import dead_letters_of
 from tests.services.kafka import Kafka
 from tests.topics import Topics, numbered
 
@@ -89,6 +91,16 @@ def test_a_target_that_cannot_work_is_told_in_words(topics: Topics) -> None:
 
 
 ONCE = 'delivery = "exactly_once"'
+PER_MINUTE = """
+[transform.window]
+kind = "tumbling"
+duration_ms = 60000
+event_time_column = "at"
+late_data = "dlq"
+[[transform.window.aggregations]]
+agg = "count"
+as = "rows"
+"""
 
 
 def test_exactly_once_is_a_transaction_per_part_with_its_fence(topics: Topics) -> None:
@@ -109,6 +121,27 @@ def test_exactly_once_is_a_transaction_per_part_with_its_fence(topics: Topics) -
     assert Counter(json.loads(m.value())["id"] for m in found) == Counter(range(31))
     by_key = [json.loads(m.value())["id"] for m in found if m.key() == b"k1"]
     assert by_key == list(range(10, 20))
+
+
+@pytest.mark.parametrize("operator", ["", PER_MINUTE], ids=["stateless", "windowed"])
+def test_a_small_batch_keeps_bad_rows_that_are_too_long_to_be_counted(topics: Topics, operator: str) -> None:
+    kafka = topics.kafka
+    source, target = kafka.new_topic(), kafka.new_topic()
+    declaration = {"target": target, "top": ONCE, "on_error": "dlq", "more": operator}
+    declaration["schema"] = "id long, at timestamp"
+    kafka.send(source, [{"id": 1, "at": "2026-01-01T00:00:30Z"}])
+    topics.run(source, **declaration)
+    unreadable, late = "x" * 5000, {"id": 2, "at": "2026-01-01T00:00:10Z", "padding": "y" * 5000}
+    kafka.send(source, [unreadable, late, {"id": 3, "at": "2026-01-01T00:05:00Z"}])
+    result = topics.run(source, **declaration)
+    lost = {unreadable.encode(): "decode"} | ({json.dumps(late).encode(): "late"} if operator else {})
+    assert result.dlq_rows == Counter(lost.values())
+    letters = DeadLetters(dead_letters_of("orders"))
+    assert {letter.payload: letter.stage for letter in letters.find()} == lost
+    letters.close()
+    column = "window_start" if operator else "id"
+    starts = ["2026-01-01T00:00:00.000Z", "2026-01-01T00:05:00.000Z"]
+    assert [row[column] for row in kafka.values(target)] == (starts if operator else [1, 2, 3])
 
 
 @pytest.mark.slow
