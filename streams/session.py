@@ -73,12 +73,14 @@ _PER_RUN = {
 WITH_STATE = {
     # Rows on their way to an operator pass through Python, which takes several times as long as only reading them: so
     # smaller pieces are worth a task of their own.
-    "spark.sql.files.maxPartitionBytes": "4m",
+    "spark.sql.files.maxPartitionBytes": "8m",
     "spark.sql.files.openCostInBytes": "256k",
     # They have only the columns that an operator needs, so that more of them may go together.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
 }
 """Also set for a pipeline that has a window or a join."""
+WITH_PAYLOADS = {"spark.sql.execution.arrow.maxRecordsPerBatch": "10000"}
+"""Also set where payloads come to Python: to be read there, or because late rows are kept with theirs."""
 WITH_CHANGES = {
     # The envelopes of a batch are kept while it runs; making them smaller takes longer than anything it saves.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
