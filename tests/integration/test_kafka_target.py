@@ -140,7 +140,7 @@ def test_a_small_batch_keeps_bad_rows_that_are_too_long_to_be_counted(topics: To
     assert {letter.payload: letter.stage for letter in letters.find()} == lost
     letters.close()
     column = "window_start" if operator else "id"
-    starts = ["2026-01-01T00:00:00.000Z", "2026-01-01T00:05:00.000Z"]
+    starts = ["2026-01-01T00:00:00.000000Z", "2026-01-01T00:05:00.000000Z"]
     assert [row[column] for row in kafka.values(target)] == (starts if operator else [1, 2, 3])
 
 
