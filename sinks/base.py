@@ -133,9 +133,12 @@ class Sink(Protocol):
 class Shaping(Sink, Protocol):
     """A sink that can say once per start how rows become what it stages."""
 
-    def shape(self, schema: StructType) -> Mapping[str, Column] | None:
-        """After `prepare`: columns over rows that have those of the schema, which do not depend on other rows; None if
-        it has to see rows as they are."""
+    @property
+    def shapes(self) -> bool:
+        """Whether it can as it is declared; otherwise it has to see rows as they are."""
+
+    def shape(self, schema: StructType) -> Mapping[str, Column]:
+        """After `prepare`: columns over rows that have those of the schema, which do not depend on other rows."""
 
     def stage_shaped(self, shaped: DataFrame | pa.Table, batch: Batch) -> Staged:
         """As `stage`, with rows that have the columns of `shape`. Few of them come as a table, in the order in which

@@ -74,13 +74,15 @@ class TransactionalKafkaSink(KafkaSink):
         self._whole = _is_shuffled(made)
         return made
 
-    def shape(self, schema: StructType) -> Mapping[str, Column] | None:
+    @property
+    def shapes(self) -> bool:
         """Records that rows have places for have to be looked at before they are sent, and what is written by a schema
         may fail on rows that are not sent."""
+        return not are_placed(self._target) and self._connection.payload_format not in WITH_SCHEMAS
+
+    def shape(self, schema: StructType) -> Mapping[str, Column]:
         from pyspark.sql import functions as F
 
-        if are_placed(self._target) or self._payload.form in WITH_SCHEMAS:
-            return None
         return record(schema, self._target, self._payload) | {_TASK: F.spark_partition_id()}
 
     def stage_shaped(self, shaped: DataFrame | pa.Table, batch: Batch) -> Staged:

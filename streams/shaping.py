@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.sinks.base import Batch, Shaping, Staged
 from ematix_flow.state.kernel import GONE
 from ematix_flow.streams.envelope import ERROR, IS_GOOD
-from ematix_flow.streams.observed import Seen
+from ematix_flow.streams.observed import Seen, seen_among
 from ematix_flow.streams.packing import NOTE
 from ematix_flow.streams.tagging import KEEP
 
@@ -32,11 +32,18 @@ class Shaped:
     sink: Shaping
     columns: tuple[str, ...]
 
-    def staged(self, rows: DataFrame, batch: Batch) -> tuple[Staged, pa.Table | None]:
-        """With all rows, bad ones too, if they are few."""
-        if not is_small(batch):
-            return self.sink.stage_shaped(rows.where(_GOING).select(*self.columns), batch), None
-        found = _collected(rows)
+    def staged(self, rows: DataFrame, batch: Batch) -> Staged:
+        return self.sink.stage_shaped(rows.where(_GOING).select(*self.columns), batch)
+
+    def staged_here(self, rows: DataFrame, batch: Batch) -> tuple[Staged, pa.Table] | None:
+        """Few rows, with all of them, bad ones too; None if they are more than the driver may take of Spark, because
+        rows can be large."""
+        try:
+            found = _collected(rows)
+        except Exception as error:
+            if "maxResultSize" not in str(error):
+                raise
+            return None
         going = found.filter(found.column(_GOING)).select(list(self.columns))
         return self.sink.stage_shaped(going, batch), found
 
@@ -44,14 +51,12 @@ class Shaped:
 def shaped(
     name: str, sink: Shaping, rows: DataFrame, columns: Sequence[Column | str]
 ) -> tuple[Shaped, DataFrame] | None:
-    """None if the sink has to see rows as they are. `columns` are those that it would be given."""
+    """None if the rows of a repeated batch may be in other tasks. `columns` are those that the sink would be given."""
     from pyspark.sql import functions as F
 
     if not _keeps_tasks(rows._jdf.queryExecution().analyzed()):  # noqa: SLF001
         return None
     made = sink.shape(rows.select(*columns).schema)
-    if made is None:
-        return None
     there = rows.columns
     going = IS_GOOD + (f" AND {KEEP}" if KEEP in there else "")
     going += f" AND NOT coalesce({GONE}, false)" if GONE in there else ""
@@ -64,13 +69,21 @@ def is_small(batch: Batch) -> bool:
     return batch.rows is not None and batch.rows <= _FEW_ROWS
 
 
-def completed(seen: Seen, found: pa.Table | None) -> Seen:
+def completed(seen: Seen, found: pa.Table) -> Seen:
     """With the errors and notes that were too many or too long to be collected with the counts."""
-    if found is None or (seen.complete and len(seen.notes) == seen.noted):
+    if seen.complete and len(seen.notes) == seen.noted:
         return seen
     errors = found.column(ERROR).drop_null().to_pylist()
     notes = found.column(NOTE).drop_null().to_pylist() if NOTE in found.column_names else []
     return replace(seen, errors=tuple(errors), notes=tuple(notes))
+
+
+def seen_again(rows: DataFrame, once: Seen) -> Seen:
+    """What passes, by reading the rows once more; they have passed in part before, so that their counts are not right.
+    What came to an operator was counted before it, and is not read again."""
+    seen, kept = seen_among(rows), rows.where(_GOING).count()
+    count = once.rows if once.inputs else seen.rows
+    return replace(seen, rows=count, kept=kept, latest=once.latest, inputs=once.inputs)
 
 
 def _collected(rows: DataFrame) -> pa.Table:

@@ -43,7 +43,7 @@ from ematix_flow.streams.envelope import (
 )
 from ematix_flow.streams.fitting import fitted
 from ematix_flow.streams.observed import Passing, Seen
-from ematix_flow.streams.shaping import Shaped, completed, shaped
+from ematix_flow.streams.shaping import Shaped, completed, is_small, seen_again, shaped
 from ematix_flow.streams.tagging import KEEP
 from ematix_flow.streams.transform import BadSql
 
@@ -131,7 +131,9 @@ class Targets:
         """The rows of a streaming plan, as `stage` is to get those of each batch. One target may have its part of
         staging in the plan; what several of them need is kept as it is."""
         name, sink = next(iter(self._sinks.items()))
-        if len(self._sinks) > 1 or self._ordered or self._refusing or not isinstance(sink, Shaping):
+        if len(self._sinks) > 1 or self._ordered or self._refusing:
+            return rows
+        if not isinstance(sink, Shaping) or not sink.shapes:
             return rows
         self._prepare(rows)
         fit = fitted(rows, self._tables, self._declared, self._origin)
@@ -147,9 +149,8 @@ class Targets:
         """Step 3 for every target. `counted` says that nothing happened to the rows since Spark counted them; `taken`
         tells these counts, which are right until the rows are read a second time."""
         if self._shaped is not None:
-            staged, found = self._shaped.staged(rows, batch)
-            staging = Staging(rows, counted, rows, None, rows, rows, {self._shaped.name: staged}, {})
-            return staging, completed(taken(), found)
+            staged, seen = self._staged_as_shaped(self._shaped, batch, rows, taken)
+            return Staging(rows, counted, rows, None, rows, rows, {self._shaped.name: staged}, {}), seen
         known = self._recalled(batch)
         staging = self._staged(batch, rows, known or {}, counted=counted)
         seen = taken()
@@ -158,6 +159,17 @@ class Targets:
         if staging.seen and staging.seen.bad and ROW in rows.columns:
             staging = self._without_siblings(batch, staging)
         return staging, seen
+
+    def _staged_as_shaped(
+        self, shaped: Shaped, batch: Batch, rows: DataFrame, taken: Callable[[], Seen]
+    ) -> tuple[Staged, Seen]:
+        if not is_small(batch):
+            return shaped.staged(rows, batch), taken()
+        if found := shaped.staged_here(rows, batch):
+            return found[0], completed(taken(), found[1])
+        self.forget()
+        rows = self._cached = rows.persist()
+        return shaped.staged(rows, batch), seen_again(rows, taken())
 
     def _without_siblings(self, batch: Batch, staging: Staging) -> Staging:
         """A row of the source may have become several rows, of which some are good: none of them goes, and the row of

@@ -1,8 +1,11 @@
 """Kafka as a target, against a real broker."""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +17,9 @@ from ematix_flow.state.dead_letters import DeadLetters
 from ematix_flow.state.home import dead_letters_of
 from tests.services.kafka import Kafka
 from tests.topics import Topics, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -140,8 +146,26 @@ def test_a_small_batch_keeps_bad_rows_that_are_too_long_to_be_counted(topics: To
     assert {letter.payload: letter.stage for letter in letters.find()} == lost
     letters.close()
     column = "window_start" if operator else "id"
-    starts = ["2026-01-01T00:00:00.000Z", "2026-01-01T00:05:00.000Z"]
+    starts = ["2026-01-01T00:00:00.000000Z", "2026-01-01T00:05:00.000000Z"]
     assert [row[column] for row in kafka.values(target)] == (starts if operator else [1, 2, 3])
+
+
+def test_a_batch_of_few_rows_that_are_too_large_for_the_driver(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = topics.kafka
+    source, target = kafka.new_topic(), kafka.new_topic()
+    declaration = {"target": target, "top": ONCE, "on_error": "drop", "sql": "SELECT id FROM source WHERE id > 1"}
+    kafka.send(source, numbered([1]))
+    topics.run(source, **declaration)
+    kafka.send(source, [*numbered([0, 2, 3]), "broken"])
+
+    def refused(rows: DataFrame) -> None:
+        rows.collect()
+        raise RuntimeError("Total size of results is bigger than spark.driver.maxResultSize")
+
+    monkeypatch.setattr("ematix_flow.streams.shaping._collected", refused)
+    result = topics.run(source, **declaration)
+    assert (result.rows_consumed, result.rows_written, result.dropped_rows) == (4, {target: 2}, {"decode": 1})
+    assert [row["id"] for row in kafka.values(target)] == [2, 3]
 
 
 @pytest.mark.slow
