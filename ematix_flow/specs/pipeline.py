@@ -12,6 +12,7 @@ from ematix_flow.connections import Connection
 from ematix_flow.errors import DeclarationError
 from ematix_flow.model import Complaint, Declared, check
 from ematix_flow.problems import near, problems_of
+from ematix_flow.specs.columns import unknown_columns
 from ematix_flow.specs.fields import SQL_KINDS, Name, NotNegative, Positive, Several
 from ematix_flow.specs.source import Source
 from ematix_flow.specs.state import SparkSettings, StateStore, Watermark
@@ -117,6 +118,10 @@ class PipelineSpec(Declared):
             if name.lower() in (stream.lower() for stream in streams):
                 found = "is also the name of the stream in SQL"
                 yield Complaint(("transform", "lookups", name), found, "a name of its own")
+
+    @check
+    def _columns_are_there(self) -> Iterator[Complaint]:
+        yield from unknown_columns(self.sources, self.transform)
 
     @check
     def _join_names_its_sources(self) -> Iterator[Complaint]:
