@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ematix_flow.model import Complaint
 from ematix_flow.problems import Loc, near
 from ematix_flow.schema_text import SchemaMistake, column_names
+from ematix_flow.specs.join import Join
 from ematix_flow.specs.source import Source
 from ematix_flow.specs.transform import Transform
 from ematix_flow.specs.window import AGGREGATES, BY_ANOTHER, Window
@@ -18,6 +19,8 @@ def unknown_columns(sources: Sequence[Source], transform: Transform) -> Iterator
     for number, (source, known) in enumerate(zip(sources, schemas, strict=True)):
         if known and source.event_time_column:
             yield from _unknown(("sources", number, "event_time_column"), source.event_time_column, known)
+    if transform.join:
+        yield from _unknown_keys(sources, schemas, transform.join)
     window = transform.window
     if window is None or transform.sql or transform.join or not all(schemas):
         return
@@ -25,6 +28,16 @@ def unknown_columns(sources: Sequence[Source], transform: Transform) -> Iterator
     known = list(dict.fromkeys([*together, "source_name"] if len(schemas) > 1 else together))
     for at, name in _named(window):
         yield from _unknown(("transform", "window", *at), name, known)
+
+
+def _unknown_keys(sources: Sequence[Source], schemas: Sequence[list[str]], join: Join) -> Iterator[Complaint]:
+    for side, name, keys in (
+        ("left_keys", join.left_source, join.left_keys),
+        ("right_keys", join.right_source, join.right_keys),
+    ):
+        known = next((schema for source, schema in zip(sources, schemas, strict=True) if name == source.name), [])
+        for number, key in enumerate(keys if known else ()):
+            yield from _unknown(("transform", "join", side, number), key, known)
 
 
 def _columns(source: Source) -> list[str]:
