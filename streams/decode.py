@@ -11,7 +11,8 @@ from ematix_flow.specs import Source
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.csv_reader import FILE, MALFORMED, ROW, CsvOptions, csv_rows, raw_schema
 from ematix_flow.streams.envelope import Decoded, as_bytes, as_json_bytes
-from ematix_flow.streams.sources.listing import folder_columns, for_spark
+from ematix_flow.streams.sources.listing import folder_columns, for_spark, visible_files
+from ematix_flow.streams.sources.nanoseconds import as_numbers, nanosecond_columns, time_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -22,6 +23,8 @@ Decoder = Callable[["DataStreamReader", str, "StructType", Source], Decoded]
 
 _CORRUPT, _END = "_flow_corrupt", "_flow_end"
 _LINE, _JSON = "value", "_flow_json"
+STRICTLY = {"allowSingleQuotes": "false"}
+"""Spark's parser takes more for JSON than JSON is."""
 _BLANKS = " \t\r\n"
 
 
@@ -67,7 +70,7 @@ def json_text(rows: DataFrame, text: str, fields: Sequence[StructField]) -> Pars
 
     in_text = StructType([StructField(field.name, without_decimals(field.dataType)) for field in fields])
     in_text = in_text.add(_CORRUPT, StringType()).add(_END, StringType())
-    parsed = F.from_json(_ending(F.col(text)), in_text, {"columnNameOfCorruptRecord": _CORRUPT})
+    parsed = F.from_json(_ending(F.col(text)), in_text, {"columnNameOfCorruptRecord": _CORRUPT, **STRICTLY})
     wrong = F.col(f"{_JSON}.{_CORRUPT}").isNotNull() | ~_is_one_object(F.col(text))
     # Spark would put a question mark in the place of each byte that is no text.
     wrong |= ~F.is_valid_utf8(text)
@@ -188,9 +191,12 @@ def _columnar(form: str) -> Decoder:
         """A file that is not of its format fails as a whole: no row of it can be told apart."""
         from pyspark.sql import functions as F
 
-        columns = _by_name(schema)
+        nanoseconds = nanosecond_columns(visible_files(path)) if form == "parquet" else set()
+        in_file = as_numbers(schema, nanoseconds)
+        finer = [one for one, found in zip(schema, in_file, strict=True) if one != found]
+        columns = _by_name(schema) | {field.name: time_of(field) for field in finer}
         return Decoded(
-            rows=_loaded(reader.format(form).schema(schema), path, _folders(path, schema)),
+            rows=_loaded(reader.format(form).schema(in_file), path, _folders(path, schema)),
             columns=columns,
             arrived=F.col("_metadata.file_modification_time"),
             order=_file_order(),

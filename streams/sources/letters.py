@@ -15,7 +15,7 @@ from ematix_flow.state import durable
 from ematix_flow.state.dead_letters import DeadLetter
 from ematix_flow.state.store import ReplayStore, Store
 from ematix_flow.streams.csv_reader import CsvOptions
-from ematix_flow.streams.decode import Parsed
+from ematix_flow.streams.decode import STRICTLY, Parsed
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
@@ -200,7 +200,7 @@ def _from_json(fields: list[StructField]) -> _Parsed:
     # NULL, but it names every column, because Spark does not parse what nobody asks for.
     whole = F.to_json(_PARSED)
     return _Parsed(
-        struct=F.from_json(F.col(_BYTES).cast("string"), schema, {"columnNameOfCorruptRecord": _CORRUPT}),
+        struct=F.from_json(F.col(_BYTES).cast("string"), schema, {"columnNameOfCorruptRecord": _CORRUPT, **STRICTLY}),
         columns={field.name: F.col(f"{_PARSED}.`{field.name}`") for field in fields},
         wrong=F.col(_PARSED).isNull() | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(),
         message=F.when(whole.isNull(), whole),

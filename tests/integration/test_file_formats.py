@@ -43,6 +43,19 @@ def test_source(orders: Orders, form: str, schema: str | None) -> None:
     assert (result.rows_consumed, sorted(orders.in_database())) == (3, ROWS)
 
 
+@pytest.mark.parametrize("schema", [COLUMNS, None], ids=["declared", "inferred"])
+def test_times_in_nanoseconds(orders: Orders, schema: str | None) -> None:
+    """As pandas writes them; and one before 1970, of which a part of a microsecond is cut off."""
+    before = pa.array([-1_999, None, 1_999], pa.timestamp("ns", "UTC"))
+    table = TABLE.set_column(2, "at", before)
+    pq.write_table(table, orders.inbox / "2026-01-02T03:04:05.parquet")
+
+    orders.run(form="parquet", schema=schema)
+
+    found = [row[2] and row[2].isoformat() for row in sorted(orders.in_database())]
+    assert found == ["1969-12-31T23:59:59.999998+00:00", None, "1970-01-01T00:00:00.000001+00:00"]
+
+
 @pytest.mark.parametrize("form", ["parquet", "orc", "csv", "json_lines"])
 def test_what_one_pipeline_writes_another_one_reads(orders: Orders, form: str) -> None:
     _write("parquet", orders.inbox / "1.parquet")
