@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
+from urllib.parse import quote
 
 from pydantic import Field, ValidationError
 from pydantic.json_schema import SkipJsonSchema
@@ -18,6 +19,8 @@ from ematix_flow.specs.source import Source
 from ematix_flow.specs.state import SparkSettings, StateStore, Watermark
 from ematix_flow.specs.target import Target
 from ematix_flow.specs.transform import Lookup, Transform
+
+_LONGEST_NAME = 200
 
 
 class PipelineSpec(Declared):
@@ -98,6 +101,12 @@ class PipelineSpec(Declared):
         except ValidationError as error:
             problems = problems_of(error, type(self))
             raise DeclarationError(f'pipeline "{self.name}"', problems, origin=self.origin) from None
+
+    @check
+    def _name_fits_a_folder(self) -> Iterator[Complaint]:
+        # Its state has a folder of this name, in which all but ASCII is written as %C3%BC.
+        if len(quote(self.name)) > _LONGEST_NAME:
+            yield Complaint(("name",), f"found a name of {len(self.name)} characters", "a shorter one")
 
     @check
     def _source_names_differ(self) -> Iterator[Complaint]:
