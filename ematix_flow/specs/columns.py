@@ -18,8 +18,7 @@ def unknown_columns(sources: Sequence[Source], transform: Transform) -> Iterator
     schemas = [_columns(source) for source in sources]
     for number, (source, known) in enumerate(zip(sources, schemas, strict=True)):
         if known and source.event_time_column:
-            place: Loc = ("sources", number, "event_time_column")
-            yield from _unknown(place, source.event_time_column, known, as_written=True)
+            yield from _unknown(("sources", number, "event_time_column"), source.event_time_column, known)
     if transform.join:
         yield from _unknown_keys(sources, schemas, transform.join)
     window = transform.window
@@ -60,9 +59,7 @@ def _named(window: Window) -> Iterator[tuple[Loc, str]]:
             yield ("aggregations", number, "mode"), one.mode
 
 
-def _unknown(at: Loc, name: str, known: list[str], *, as_written: bool = False) -> Iterator[Complaint]:
-    """SQL does not tell `id` and `ID` apart; the payload of a source does."""
-    is_known = name in known if as_written else name.lower() in (column.lower() for column in known)
+def _unknown(at: Loc, name: str, known: list[str]) -> Iterator[Complaint]:
     # What begins with `_` may lie beside the payload, such as the key of a record.
-    if not is_known and not name.startswith("_"):
+    if name not in known and not name.startswith("_"):
         yield Complaint(at, f'found "{name}"', ", ".join(known), near(name, known))
