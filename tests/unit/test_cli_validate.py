@@ -68,6 +68,22 @@ def test_unknown_connections_are_all_told_with_the_places(orders: Orders, capsys
     assert "declared correctly" not in told.out
 
 
+def test_without_a_name_all_that_is_declared_here_is_checked(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate"]) == 2
+    assert "no pipelines are declared here" in capsys.readouterr().err
+    Path("a.toml").write_text(orders.toml())
+    Path("b.toml").write_text(orders.toml().replace('"orders"', '"more"', 1))
+    assert main(["validate"]) == 0
+    assert "2 pipelines declared correctly" in capsys.readouterr().out
+    Path("c.toml").write_text('pipeline_name = "broken"\n')
+    assert main(["validate", "--format", "json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert (told["valid"], [one["name"] for one in told["pipelines"]]) == (False, ["orders", "more"])
+    assert [one["code"] for one in told["problems"]] == ["bad-declaration"]
+
+
 def test_sql_of_another_dialect_is_checked(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
     text = orders.toml(sql="SELECT FROM WHERE").replace("[transform]", '[transform]\ndialect = "duckdb"')
     one = validated(capsys, text, code=2)
