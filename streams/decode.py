@@ -23,8 +23,8 @@ Decoder = Callable[["DataStreamReader", str, "StructType", Source], Decoded]
 
 _CORRUPT, _END = "_flow_corrupt", "_flow_end"
 _LINE, _JSON = "value", "_flow_json"
-STRICTLY = {"allowSingleQuotes": "false"}
-"""Spark's parser takes more for JSON than JSON is."""
+# Spark's parser takes more for JSON than JSON is.
+_STRICTLY = {"allowSingleQuotes": "false"}
 _BLANKS = " \t\r\n"
 
 
@@ -70,7 +70,7 @@ def json_text(rows: DataFrame, text: str, fields: Sequence[StructField]) -> Pars
 
     in_text = StructType([StructField(field.name, without_decimals(field.dataType)) for field in fields])
     in_text = in_text.add(_CORRUPT, StringType()).add(_END, StringType())
-    parsed = F.from_json(_ending(F.col(text)), in_text, {"columnNameOfCorruptRecord": _CORRUPT, **STRICTLY})
+    parsed = F.from_json(_ending(F.col(text)), in_text, {"columnNameOfCorruptRecord": _CORRUPT, **_STRICTLY})
     wrong = F.col(f"{_JSON}.{_CORRUPT}").isNotNull() | ~_is_one_object(F.col(text))
     # Spark would put a question mark in the place of each byte that is no text.
     wrong |= ~F.is_valid_utf8(text)
@@ -152,7 +152,8 @@ def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source)
     in_file = [field for field in schema.fields if field not in folders]
     names = [field.name for field in in_file]
     wrong_shape = F.when(F.col(MALFORMED).isNotNull(), F.lit("the line does not have as many fields as the header"))
-    message = F.coalesce(wrong_shape, *[_misfit(field) for field in in_file])
+    texts = [not_text(F.col(f"`{name}`")) for name in names]
+    message = F.coalesce(wrong_shape, *texts, *[_misfit(field) for field in in_file])
     return Decoded(
         rows=listing.mapInArrow(csv_rows(names, CsvOptions.of(source)), raw_schema(names, listing)),
         columns={field.name: F.col(f"`{field.name}`").try_cast(field.dataType) for field in schema.fields},
@@ -275,6 +276,13 @@ def _listing_schema(folders: list[StructField]) -> StructType:
 
     kinds = {"path": StringType(), "modificationTime": TimestampType(), "length": LongType(), "content": BinaryType()}
     return StructType([*(StructField(name, kind) for name, kind in kinds.items()), *folders])
+
+
+def not_text(text: Column) -> Column:
+    """What to say of bytes that are no text; Spark and databases would put a question mark in their place."""
+    from pyspark.sql import functions as F
+
+    return F.when(~F.is_valid_utf8(text), F.lit("not UTF-8 text"))
 
 
 def _misfit(field: StructField) -> Column:
