@@ -35,6 +35,7 @@ from ematix_flow.connections import (
 )
 from ematix_flow.decorators import ematix
 from ematix_flow.markers import natural_key, nullable, pk
+from ematix_flow.secrets import register_resolver
 from ematix_flow.specs import CDC, Aggregation, Join, Lookup, Source, StateStore, Target, Watermark, Window
 from ematix_flow.table import ManagedTable
 from ematix_flow.triggers import AllOf, AnyOf
@@ -82,6 +83,7 @@ __all__ = [
     "nullable",
     "pk",
     "register_connection",
+    "register_resolver",
     "registered_connections",
     "run_pipeline",
     "run_streaming_pipeline",

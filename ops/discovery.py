@@ -52,6 +52,15 @@ def find(wanted: str, *, modules: Sequence[str] = (), pipeline: str | None = Non
     return (_named(wanted, survey(modules)),)
 
 
+def find_all(modules: Sequence[str] = ()) -> tuple[tuple[Found, ...], tuple[FlowError, ...]]:
+    """Every pipeline that is declared here, and what is wrong with those that cannot be used."""
+    places = survey(modules)
+    if not places:
+        raise UsageError("no pipelines are declared here", tried=_nothing_there(), next_step=_suggestion("", ()))
+    found = tuple(spec for place in places for spec in place.specs)
+    return found, tuple(place.problem for place in places if place.problem)
+
+
 def find_spec(wanted: str, *, modules: Sequence[str] = (), pipeline: str | None = None) -> PipelineSpec:
     """What it is when it runs; the function of a batch pipeline is called for it."""
     found = find_one(wanted, modules=modules, pipeline=pipeline)

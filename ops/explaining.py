@@ -8,11 +8,9 @@ from typing import Any
 
 from ematix_flow.config import resolve_connection
 from ematix_flow.connections import Connection
-from ematix_flow.errors import DeclarationError, FlowError, NotBuilt
-from ematix_flow.ops.columns import unknown_columns
+from ematix_flow.errors import FlowError, NotBuilt
 from ematix_flow.ops.failing import facts_of
 from ematix_flow.ops.output import table
-from ematix_flow.ops.schema_text import schema_problem
 from ematix_flow.sinks.opening import dead_letter_cluster
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.streams.built import not_built
@@ -72,7 +70,6 @@ def explain(spec: PipelineSpec) -> Explained:
         _noted(explained, lambda: dead_letter_cluster(spec))
         _noted(explained, lambda: _check_order(explained))
     explained.not_built += [part for part in not_built(spec) if part not in explained.not_built]
-    _check_schemas(explained)
     _check_sql(explained)
     if not explained.problems:
         # What a connection that is given by name turns out to be may ask for more than the declaration has.
@@ -93,14 +90,6 @@ def explained_text(explained: Explained, more: Sequence[Sequence[str]] = ()) -> 
     rows += [list(row) for row in more]
     origin = f"  ({spec.origin})" if spec.origin else ""
     return f"{spec.name}{origin}\n{table(rows, indent='  ')}"
-
-
-def _check_schemas(explained: Explained) -> None:
-    spec = explained.spec
-    found = (schema_problem(one.schema, f"sources[{i}].schema") for i, one in enumerate(spec.sources) if one.schema)
-    problems = [problem for problem in found if problem] or list(unknown_columns(spec))
-    if problems:
-        explained.problems.append(DeclarationError(f'pipeline "{spec.name}"', problems, origin=spec.origin))
 
 
 def _check_order(explained: Explained) -> None:

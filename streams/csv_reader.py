@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +66,41 @@ def csv_rows(columns: Sequence[str], options: CsvOptions) -> Callable[[Batches],
     return read
 
 
-def _read_file(path: str, columns: list[str], options: CsvOptions) -> Iterator[dict[str, Any]]:
+def opened(file: Path | BytesIO, columns: list[str] | None, options: CsvOptions, bad: Any = None) -> Any:
+    """Reads all fields as texts: those of `columns`, or all that the header names. `bad` is asked about each line that
+    has more or fewer fields."""
     import pyarrow as pa
     from pyarrow import csv
+
+    return csv.open_csv(
+        file,
+        read_options=csv.ReadOptions(
+            use_threads=False,
+            block_size=_BLOCK_BYTES,
+            column_names=None if options.header or columns is None else columns,
+        ),
+        parse_options=csv.ParseOptions(
+            delimiter=options.delimiter,
+            quote_char=options.quote,
+            escape_char=options.escape or False,
+            newlines_in_values=True,
+            invalid_row_handler=bad,
+        ),
+        convert_options=csv.ConvertOptions(
+            check_utf8=False,
+            default_column_type=pa.string(),
+            column_types=dict.fromkeys(columns or (), pa.string()),
+            include_columns=columns,
+            include_missing_columns=columns is not None,
+            null_values=[options.null_value],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def _read_file(path: str, columns: list[str], options: CsvOptions) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
 
     local = Path(path.removeprefix("file:"))
     if local.stat().st_size == 0:
@@ -78,28 +111,7 @@ def _read_file(path: str, columns: list[str], options: CsvOptions) -> Iterator[d
         malformed.append(row)
         return "skip"
 
-    reader = csv.open_csv(
-        local,
-        read_options=csv.ReadOptions(
-            use_threads=False, block_size=_BLOCK_BYTES, column_names=None if options.header else columns
-        ),
-        parse_options=csv.ParseOptions(
-            delimiter=options.delimiter,
-            quote_char=options.quote,
-            escape_char=options.escape or False,
-            newlines_in_values=True,
-            invalid_row_handler=keep,
-        ),
-        convert_options=csv.ConvertOptions(
-            check_utf8=False,
-            column_types=dict.fromkeys(columns, pa.string()),
-            include_columns=columns,
-            include_missing_columns=True,
-            null_values=[options.null_value],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
+    reader = opened(local, columns, options, keep)
     row = 0
     for block in reader:
         size = block.num_rows

@@ -11,7 +11,8 @@ from ematix_flow.specs import Source
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.csv_reader import FILE, MALFORMED, ROW, CsvOptions, csv_rows, raw_schema
 from ematix_flow.streams.envelope import Decoded, as_bytes, as_json_bytes
-from ematix_flow.streams.sources.listing import folder_columns, for_spark
+from ematix_flow.streams.sources.listing import folder_columns, for_spark, visible_files
+from ematix_flow.streams.sources.nanoseconds import as_numbers, nanosecond_columns, time_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -22,6 +23,8 @@ Decoder = Callable[["DataStreamReader", str, "StructType", Source], Decoded]
 
 _CORRUPT, _END = "_flow_corrupt", "_flow_end"
 _LINE, _JSON, _PLAIN = "value", "_flow_json", "_flow_plain"
+# Spark's parser takes more for JSON than JSON is.
+_STRICTLY = {"allowSingleQuotes": "false"}
 _BLANKS = " \t\r\n"
 
 
@@ -71,7 +74,7 @@ def json_text(rows: DataFrame, text: str, fields: Sequence[StructField], plain: 
     if plain is not None:
         rows = rows.withColumn(_PLAIN, plain)
         rows = rows.withColumn(text, F.when(F.col(_PLAIN).isNull(), F.col(text)))
-    parsed = F.from_json(_ending(F.col(text)), in_text, {"columnNameOfCorruptRecord": _CORRUPT})
+    parsed = F.from_json(_ending(F.col(text)), in_text, {"columnNameOfCorruptRecord": _CORRUPT, **_STRICTLY})
     wrong = F.col(f"{_JSON}.{_CORRUPT}").isNotNull() | ~_is_one_object(F.col(text))
     # Spark would put a question mark in the place of each byte that is no text.
     wrong |= ~F.is_valid_utf8(text)
@@ -159,7 +162,8 @@ def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source)
     in_file = [field for field in schema.fields if field not in folders]
     names = [field.name for field in in_file]
     wrong_shape = F.when(F.col(MALFORMED).isNotNull(), F.lit("the line does not have as many fields as the header"))
-    message = F.coalesce(wrong_shape, *[_misfit(field) for field in in_file])
+    texts = [not_text(F.col(f"`{name}`")) for name in names]
+    message = F.coalesce(wrong_shape, *texts, *[_misfit(field) for field in in_file])
     return Decoded(
         rows=listing.mapInArrow(csv_rows(names, CsvOptions.of(source)), raw_schema(names, listing)),
         columns={field.name: F.col(f"`{field.name}`").try_cast(field.dataType) for field in schema.fields},
@@ -198,9 +202,12 @@ def _columnar(form: str) -> Decoder:
         """A file that is not of its format fails as a whole: no row of it can be told apart."""
         from pyspark.sql import functions as F
 
-        columns = _by_name(schema)
+        nanoseconds = nanosecond_columns(visible_files(path)) if form == "parquet" else set()
+        in_file = as_numbers(schema, nanoseconds)
+        finer = [one for one, found in zip(schema, in_file, strict=True) if one != found]
+        columns = _by_name(schema) | {field.name: time_of(field) for field in finer}
         return Decoded(
-            rows=_loaded(reader.format(form).schema(schema), path, _folders(path, schema)),
+            rows=_loaded(reader.format(form).schema(in_file), path, _folders(path, schema)),
             columns=columns,
             arrived=F.col("_metadata.file_modification_time"),
             order=_file_order(),
@@ -279,6 +286,13 @@ def _listing_schema(folders: list[StructField]) -> StructType:
 
     kinds = {"path": StringType(), "modificationTime": TimestampType(), "length": LongType(), "content": BinaryType()}
     return StructType([*(StructField(name, kind) for name, kind in kinds.items()), *folders])
+
+
+def not_text(text: Column) -> Column:
+    """What to say of bytes that are no text; Spark and databases would put a question mark in their place."""
+    from pyspark.sql import functions as F
+
+    return F.when(~F.is_valid_utf8(text), F.lit("not UTF-8 text"))
 
 
 def _misfit(field: StructField) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import clear_frames
 
 from ematix_flow.errors import FlowError
 from ematix_flow.state.kernel import StateVersion
@@ -46,6 +47,14 @@ class SparkRefused(FlowError):
     """Spark did not accept the plan of the pipeline."""
 
     code = "spark-refused"
+
+
+def let_go(error: BaseException | None) -> None:
+    """Spark knows the function of a batch until the process ends, and with it what it raised. The frames in there would
+    hold on to the connections of the batch, of which drivers complain on stderr when Python ends."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 @contextmanager

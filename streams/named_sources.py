@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.streams.branches import Branch, of_one_type
+from ematix_flow.streams.dialects import in_spark_sql
 from ematix_flow.streams.envelope import EVENT_TS, SOURCE
 from ematix_flow.streams.transform import STREAM, BadSql, parsed, selected
 
@@ -90,7 +91,7 @@ def tables(branches: Sequence[Branch], rows: DataFrame) -> dict[str, DataFrame]:
 
 
 def over_tables(sql: str, dialect: str, named: Mapping[str, DataFrame]) -> DataFrame:
-    text = sql.rstrip().rstrip(";") if dialect == "spark" else str(parsed(sql, dialect).sql(dialect="spark"))
+    text = sql.rstrip().rstrip(";") if dialect == "spark" else in_spark_sql(parsed(sql, dialect), dialect, named)
     return selected(text, named)
 
 

@@ -124,5 +124,5 @@ def _fill_inbox(store: ReplayStore, name: str, spec: PipelineSpec) -> None:
         if other != spooled:
             other.unlink()
     if not spooled.exists():
-        spool(with_records(store.dead_letters.leased(name), spec), spooled)
+        spool(with_records(store.dead_letters.leased(name), spec), spooled, spec)
     store.remember(_SPOOLED, str(spooled))

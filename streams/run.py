@@ -24,7 +24,7 @@ from ematix_flow.streams.anew import begin_anew
 from ematix_flow.streams.backfill import Range
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.change_tables import by_key, with_tables
-from ematix_flow.streams.failures import explained, spark_errors_in_words
+from ematix_flow.streams.failures import explained, let_go, spark_errors_in_words
 from ematix_flow.streams.functions import register, register_aggregates
 from ematix_flow.streams.lookups import Lookups
 from ematix_flow.streams.needs import jar_groups_of
@@ -195,6 +195,7 @@ def _run(
     except StreamingQueryException as error:
         if isinstance(runner.failure, Drained):
             return
+        let_go(runner.failure)
         raise explained(runner.failure or error, *(runner.current or ("plan", 0))) from error
     # Spark knows the name of a query for a moment longer than the query lasts, and allows no other of that name.
     while any(active.id == query.id for active in planned.rows.sparkSession.streams.active):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.state.dead_letters import DeadLetter
 from ematix_flow.streams.envelope import ERROR, IS_BAD, BadRow
 from ematix_flow.streams.observed import Seen
+from ematix_flow.streams.sources.base import KeepsLines
 from ematix_flow.streams.sources.several import Sources
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class SetAside:
 
 def letters(pipeline: str, batch: int, sources: Sources, bad_rows: Iterable[BadRow]) -> Iterator[DeadLetter]:
     """Each with a position of its own, the same whenever the batch is repeated."""
-    for bad, position in _positions(sources, batch, bad_rows):
+    for bad, position, payload, form in _as_they_were(sources, _positions(sources, batch, bad_rows)):
         source = sources.named(bad.source)
         arrived = source.arrived(bad.position) if source and bad.position else None
         yield DeadLetter(
@@ -92,12 +93,33 @@ def letters(pipeline: str, batch: int, sources: Sources, bad_rows: Iterable[BadR
             source=bad.source or sources.name,
             position=position,
             event_ts=bad.event_ts or arrived,
-            payload_format=source.payload_format if source else "json",
-            payload=bad.payload,
+            payload_format=form,
+            payload=payload,
             failed_at=datetime.now(UTC),
             key=bad.key,
             arrived=bad.arrived,
         )
+
+
+def _as_they_were(
+    sources: Sources, found: Iterator[tuple[BadRow, str]]
+) -> Iterator[tuple[BadRow, str, bytes | None, str]]:
+    """With the original bytes, where a source has to look for them, and what they are."""
+    while some := list(islice(found, _LOOKED_UP_AT_ONCE)):
+        wanted: dict[str, dict[str, bytes]] = {}
+        for bad, position in some:
+            if bad.payload is not None and _is_exact(sources, bad):
+                wanted.setdefault(bad.source, {})[position] = bad.payload
+        originals = {name: _originals(sources, name, read) for name, read in wanted.items()}
+        for bad, position in some:
+            source = sources.named(bad.source)
+            usual = bad.payload, source.payload_format if source else "json"
+            yield bad, position, *originals.get(bad.source, {}).get(position, usual)
+
+
+def _originals(sources: Sources, name: str, read: dict[str, bytes]) -> dict[str, tuple[bytes, str]]:
+    source = sources.named(name)
+    return source.originals(read) if isinstance(source, KeepsLines) else {}
 
 
 def _positions(sources: Sources, batch: int, bad_rows: Iterable[BadRow]) -> Iterator[tuple[BadRow, str]]:

@@ -17,6 +17,7 @@ from ematix_flow.errors import FlowError
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.catalyst import Expression, Plan
 from ematix_flow.streams.columns import quoted
+from ematix_flow.streams.dialects import in_spark_sql
 from ematix_flow.streams.envelope import ERROR, OURS, Origin
 from ematix_flow.streams.tagging import KEEP, attempt, may_go_on, tagged
 
@@ -58,7 +59,7 @@ class SqlTransform:
         """The SELECT over `rows`, which carry `_flow_error`."""
         text = self.sql.rstrip().rstrip(";")
         if self.dialect != "spark":
-            text = str(parsed(self.sql, self.dialect).sql(dialect="spark"))
+            text = in_spark_sql(parsed(self.sql, self.dialect), self.dialect, {STREAM: rows, **lookups})
         plan = catalyst.inlined(catalyst.analyzed(selected(text, {STREAM: rows, **lookups})))
         steps, bottom = _outer_steps(plan)
         carries_errors = sum(attribute.name() == ERROR for attribute in catalyst.items(bottom.output())) == 1

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
@@ -34,6 +35,20 @@ Flag = StrictBool
 Name = Annotated[str, Field(min_length=1)]
 Names = tuple[Name, ...]
 T = TypeVar("T")
+
+# Ten thousand years: longer than the calendar, and what is added to a time still fits into 64 bits.
+_LONGEST_MS = 315_576_000_000_000
+
+
+def _within_the_calendar(value: int) -> int:
+    if abs(value) > _LONGEST_MS:
+        raise complain(f"found {value}, which is longer than the calendar", f"at most {_LONGEST_MS}")
+    return value
+
+
+PositiveMs = Annotated[Positive, AfterValidator(_within_the_calendar)]
+NotNegativeMs = Annotated[NotNegative, AfterValidator(_within_the_calendar)]
+WholeMs = Annotated[Whole, AfterValidator(_within_the_calendar)]
 
 
 def _not_alone(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from ematix_flow.model import Complaint, Declared, check
-from ematix_flow.specs.fields import Name, Names, NotNegative, Whole
+from ematix_flow.specs.fields import Name, Names, NotNegativeMs, WholeMs
 from ematix_flow.specs.window import LateData, reopen_complaints
 
 
@@ -23,11 +23,11 @@ class Join(Declared):
     """Key columns of the left source."""
     right_keys: Names = Field(min_length=1)
     """Key columns of the right source, in the same order."""
-    time_window_ms: NotNegative | None = None
+    time_window_ms: NotNegativeMs | None = None
     """Largest distance in time, in both directions."""
-    min_delta_ms: Whole | None = None
+    min_delta_ms: WholeMs | None = None
     """Smallest `right time - left time`; may be negative."""
-    max_delta_ms: Whole | None = None
+    max_delta_ms: WholeMs | None = None
     """Largest `right time - left time`."""
     kind: Literal["inner", "left_outer", "right_outer", "full_outer"] = "inner"
     """Which rows without a partner are kept."""
@@ -35,7 +35,7 @@ class Join(Declared):
     """Column with the event time, on both sides."""
     late_data: LateData = "drop"
     """What happens to rows that come too late to be joined."""
-    allowed_lateness_ms: NotNegative | None = None
+    allowed_lateness_ms: NotNegativeMs | None = None
     """How much later than the watermark a row may come and still be joined."""
     left_column_prefix: str = "left_"
     """Put before the column names of the left source."""

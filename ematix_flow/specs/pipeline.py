@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
+from urllib.parse import quote
 
 from pydantic import Field, ValidationError
 from pydantic.json_schema import SkipJsonSchema
@@ -12,11 +13,14 @@ from ematix_flow.connections import Connection
 from ematix_flow.errors import DeclarationError
 from ematix_flow.model import Complaint, Declared, check
 from ematix_flow.problems import near, problems_of
+from ematix_flow.specs.columns import unknown_columns
 from ematix_flow.specs.fields import SQL_KINDS, Name, NotNegative, Positive, Several
 from ematix_flow.specs.source import Source
 from ematix_flow.specs.state import SparkSettings, StateStore, Watermark
 from ematix_flow.specs.target import Target
 from ematix_flow.specs.transform import Lookup, Transform
+
+_LONGEST_NAME = 200
 
 
 class PipelineSpec(Declared):
@@ -99,6 +103,12 @@ class PipelineSpec(Declared):
             raise DeclarationError(f'pipeline "{self.name}"', problems, origin=self.origin) from None
 
     @check
+    def _name_fits_a_folder(self) -> Iterator[Complaint]:
+        # Its state has a folder of this name, in which all but ASCII is written as %C3%BC.
+        if len(quote(self.name)) > _LONGEST_NAME:
+            yield Complaint(("name",), f"found a name of {len(self.name)} characters", "a shorter one")
+
+    @check
     def _source_names_differ(self) -> Iterator[Complaint]:
         seen: dict[str, int] = {}
         for i, source in enumerate(self.sources):
@@ -117,6 +127,10 @@ class PipelineSpec(Declared):
             if name.lower() in (stream.lower() for stream in streams):
                 found = "is also the name of the stream in SQL"
                 yield Complaint(("transform", "lookups", name), found, "a name of its own")
+
+    @check
+    def _columns_are_there(self) -> Iterator[Complaint]:
+        yield from unknown_columns(self.sources, self.transform)
 
     @check
     def _join_names_its_sources(self) -> Iterator[Complaint]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 from ematix_flow.model import Complaint, check
+from ematix_flow.schema_text import schema_complaint
 from ematix_flow.specs.fields import (
     DELTA_KINDS,
     FILE_KINDS,
@@ -73,6 +74,12 @@ class Source(Reading):
     """Character that escapes a quote inside a quoted CSV field."""
     csv_null_value: str | None = None
     """Text that stands for NULL in CSV files; an empty field without it."""
+
+    @check
+    def _schema_can_be_read(self) -> Iterator[Complaint]:
+        complaint = schema_complaint(self.schema, "schema") if self.schema else None
+        if complaint:
+            yield complaint
 
     @check
     def _has_something_to_read(self) -> Iterator[Complaint]:

@@ -10,7 +10,7 @@ from pydantic import Field
 from ematix_flow.connections.base import Property
 from ematix_flow.model import Complaint, Declared, check
 from ematix_flow.secrets import Discreet
-from ematix_flow.specs.fields import Name, NotNegative, Positive
+from ematix_flow.specs.fields import Name, NotNegativeMs, Positive, PositiveMs
 
 _NEEDS = {"postgres": "url", "delta": "path"}
 _TAKES = {**_NEEDS, "local": "path"}
@@ -27,7 +27,7 @@ class StateStore(Discreet):
     """Path of the Delta table; or the folder of a local store, without it `$EMATIX_FLOW_HOME/state`."""
     schema: Name = "public"  # type: ignore[assignment]
     """Schema of the Postgres tables."""
-    checkpoint_interval_ms: Positive = 60_000
+    checkpoint_interval_ms: PositiveMs = 60_000
     """How often a save also brings pictures of the whole operator state, and forgets what is no longer needed. What a
     batch plans and changes is saved with every batch."""
 
@@ -54,9 +54,9 @@ class StateStore(Discreet):
 class Watermark(Declared):
     """How far event time has come."""
 
-    lateness_ms: NotNegative = 0
+    lateness_ms: NotNegativeMs = 0
     """How long to wait for rows that are out of order."""
-    source_idleness_ms: Positive = 60_000
+    source_idleness_ms: PositiveMs = 60_000
     """After this silence a source no longer holds the watermark back."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from ematix_flow.model import Complaint, Declared, check
-from ematix_flow.specs.fields import Name, Names, NotNegative, Positive, Several
+from ematix_flow.specs.fields import Name, Names, NotNegativeMs, Positive, PositiveMs, Several
 
 LateData = Literal["drop", "reopen", "dlq"]
 AGGREGATES = (
@@ -100,13 +100,13 @@ class Window(Declared):
     """Fixed windows side by side, overlapping windows, or sessions that a gap ends."""
     aggregations: Several[Aggregation] = Field(min_length=1)
     """What is computed per window and group."""
-    duration_ms: Positive | None = None
+    duration_ms: PositiveMs | None = None
     """Length of a tumbling or hopping window."""
-    hop_ms: Positive | None = None
+    hop_ms: PositiveMs | None = None
     """Distance between the starts of two hopping windows."""
-    gap_ms: Positive | None = None
+    gap_ms: PositiveMs | None = None
     """Longest silence inside a session."""
-    max_session_duration_ms: Positive | None = None
+    max_session_duration_ms: PositiveMs | None = None
     """Longest session; a row that would exceed it starts a new one."""
     event_time_column: Name = "_event_ts"
     """Column with the event time."""
@@ -114,7 +114,7 @@ class Window(Declared):
     """Columns that each window is grouped by."""
     late_data: LateData = "drop"
     """What happens to rows that come after their window was emitted."""
-    allowed_lateness_ms: NotNegative | None = None
+    allowed_lateness_ms: NotNegativeMs | None = None
     """How long a window stays open to late rows, with `late_data = "reopen"`."""
     max_groups_per_window: Positive = 1_000_000
     """Most groups in one window; more stop the pipeline."""

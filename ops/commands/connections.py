@@ -10,6 +10,7 @@ from ematix_flow.ops.commands.running import modules_option
 from ematix_flow.ops.discovery import survey
 from ematix_flow.ops.failing import facts_of, text_of
 from ematix_flow.ops.output import as_json, format_option, table
+from ematix_flow.ops.reaching import reached
 from ematix_flow.ops.settings import Format, Settings
 from ematix_flow.ops.terminal import show
 from ematix_flow.secrets import expanded
@@ -50,7 +51,8 @@ def check_command(
 ) -> None:
     """Check the connections of these names, or all.
 
-    Their fields have to be right and every ${...} has to have a value. Nothing is connected to.
+    Their fields have to be right, every ${...} has to have a value, and databases and Kafka have to answer. Exits 1 if
+    one does not.
     """
     settings = context.ensure_object(Settings)
     declared = _declared(modules, settings)
@@ -59,7 +61,7 @@ def check_command(
         facts = [
             {"name": name, "in_order": False, "problem": facts_of(found)}
             if isinstance(found, FlowError)
-            else {"name": name, "in_order": True, "kind": found}
+            else {"name": name, "in_order": True, **found}
             for name, found in checked.items()
         ]
         show(as_json({"connections": facts}))
@@ -68,15 +70,16 @@ def check_command(
             if isinstance(found, FlowError):
                 settings.stderr.line(f"{name}: {text_of(found)}")
             else:
-                show(f"{name}: {found}, in order")
+                show(f"{name}: {found['kind']}, in order{'' if found['reached'] else ', not connected to'}")
     if problems := [found for found in checked.values() if isinstance(found, FlowError)]:
         context.exit(max(problem.exit_code for problem in problems))
 
 
-def _checked(name: str) -> str | FlowError:
-    """Its kind, or what is wrong with it."""
+def _checked(name: str) -> dict[str, object] | FlowError:
+    """What it is and whether it answered, or what is wrong with it."""
     try:
-        return expanded(resolve_connection(name)).kind
+        connection = expanded(resolve_connection(name))
+        return {"kind": connection.kind, "reached": reached(connection)}
     except FlowError as error:
         return error
 

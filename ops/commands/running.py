@@ -35,10 +35,13 @@ def modules_option(function: F) -> F:
     return option(function)
 
 
+def pipeline_option(function: F) -> F:
+    return click.option("--pipeline", metavar="NAME", help="One of several pipelines in FILE.toml.")(function)
+
+
 def which_pipeline(function: F) -> F:
     """NAME|FILE.toml with --module and --pipeline."""
-    choice = click.option("--pipeline", metavar="NAME", help="One of several pipelines in FILE.toml.")
-    return click.argument("wanted", metavar="NAME|FILE.toml")(modules_option(choice(function)))
+    return click.argument("wanted", metavar="NAME|FILE.toml")(modules_option(pipeline_option(function)))
 
 
 @click.command("run")

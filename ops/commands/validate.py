@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from ematix_flow.errors import FlowError
 from ematix_flow.jobs import BatchPipeline
-from ematix_flow.ops.commands.running import which_pipeline
-from ematix_flow.ops.discovery import find
+from ematix_flow.ops.commands.running import modules_option, pipeline_option
+from ematix_flow.ops.discovery import find, find_all
 from ematix_flow.ops.explaining import Explained, explain, explained_text
-from ematix_flow.ops.failing import text_of
+from ematix_flow.ops.failing import facts_of, text_of
 from ematix_flow.ops.output import as_json, counted, format_option
 from ematix_flow.ops.settings import Format, Settings
 from ematix_flow.ops.terminal import show
@@ -16,25 +17,34 @@ from ematix_flow.secrets import redact_text
 
 
 @click.command("validate")
-@which_pipeline
+@click.argument("wanted", metavar="[NAME|FILE.toml]", required=False)
+@modules_option
+@pipeline_option
 @format_option
 @click.pass_context
 def validate_command(
-    context: click.Context, wanted: str, modules: tuple[str, ...], pipeline: str | None, output_format: Format
+    context: click.Context, wanted: str | None, modules: tuple[str, ...], pipeline: str | None, output_format: Format
 ) -> None:
-    """Check a declaration and print what it promises.
+    """Check a declaration, or all that `flow list` finds, and print what it promises.
 
     For each pipeline: its sources, transform and targets, and for each target the guarantee with its reason.
     Nothing is opened and Spark is not started.
     """
-    found = find(wanted, modules=modules, pipeline=pipeline)
+    unusable: tuple[FlowError, ...] = ()
+    if wanted is None:
+        found, unusable = find_all(modules)
+    else:
+        found = find(wanted, modules=modules, pipeline=pipeline)
     # What a batch pipeline is, its function says.
     explained = [explain(one.spec() if isinstance(one, BatchPipeline) else one) for one in found]
-    problems = [problem for one in explained for problem in one.problems]
+    problems = [*unusable, *(problem for one in explained for problem in one.problems)]
     if output_format == "json":
-        show(as_json({"valid": not problems, "pipelines": [one.as_data() for one in explained]}))
+        data = [one.as_data() for one in explained]
+        show(as_json({"valid": not problems, "pipelines": data, "problems": [facts_of(one) for one in unusable]}))
     else:
         _tell(explained, context.ensure_object(Settings))
+        for one in unusable:
+            context.ensure_object(Settings).stderr.line(text_of(one))
     if problems:
         context.exit(max(problem.exit_code for problem in problems))
 

@@ -69,6 +69,14 @@ class CountsAhead(Protocol):
         """Of a batch that is planned; None if it does not know after all."""
 
 
+@runtime_checkable
+class KeepsLines(Protocol):
+    """A source whose rows do not carry their original bytes, and which can look for them."""
+
+    def originals(self, read: Mapping[str, bytes]) -> dict[str, tuple[bytes, str]]:
+        """Positions of rows with what was read there -> their original bytes, and the format of these."""
+
+
 class SourceNotFound(FlowError):
     """The place that a source names does not exist."""
 

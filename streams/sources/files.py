@@ -12,11 +12,20 @@ from ematix_flow.connections import ObjectStoreLocalConnection
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.specs import Source
 from ematix_flow.state.store import Store
+from ematix_flow.streams.csv_lines import format_of, names_in, original_lines, values
+from ematix_flow.streams.csv_reader import CsvOptions
 from ematix_flow.streams.decode import DECODERS, EXACT_POSITIONS, rendered
 from ematix_flow.streams.envelope import Carried, Origin, wrapped
 from ematix_flow.streams.reasons import why_bad_json
 from ematix_flow.streams.sources.base import SourceNotFound
-from ematix_flow.streams.sources.listing import average_sizes, is_pattern, line_of, lines_of, visible_files
+from ematix_flow.streams.sources.listing import (
+    average_sizes,
+    folder_columns,
+    is_pattern,
+    line_of,
+    lines_of,
+    visible_files,
+)
 from ematix_flow.streams.sources.schemas import fixed_schema
 
 if TYPE_CHECKING:
@@ -74,6 +83,26 @@ class FileSource:
     def lines(self, file: str, payloads: Collection[bytes]) -> Mapping[bytes, Sequence[int]]:
         path = _file(f"{file}#")
         return lines_of(path, payloads) if self.payload_format == "json_lines" and path.exists() else {}
+
+    def originals(self, read: Mapping[str, bytes]) -> dict[str, tuple[bytes, str]]:
+        """Positions of CSV rows with what was read there -> their lines as they are in the file, and what these are."""
+        options, folders = CsvOptions.of(self._source), folder_columns(self._path)
+        columns = [name for name in self.payload_schema.fieldNames() if name not in folders]
+        by_file: dict[Path, dict[int, str]] = {}
+        for position in read if self.payload_format == "csv" else ():
+            # A number below zero is that of a line that was kept as it is.
+            if (number := int(position.rpartition("#")[2])) >= 0:
+                by_file.setdefault(_file(position), {})[number] = position
+        found: dict[str, tuple[bytes, str]] = {}
+        for file, rows in by_file.items():
+            header, lines = original_lines(file, rows, options) if file.exists() else (b"", {})
+            names = names_in(header, options) if header else columns
+            for number, line in lines.items():
+                fields, before = values(line, names, options), values(read[rows[number]], columns, options)
+                # If the lines were counted otherwise than the reader counts them, what was read is better than another.
+                if fields and before and all(fields.get(name) == value for name, value in before.items()):
+                    found[rows[number]] = line, "csv" if names == columns else format_of(header)
+        return found
 
     def place(self, position: str, payload: bytes) -> str:
         file = _file(position)

@@ -14,8 +14,9 @@ from ematix_flow.specs import PipelineSpec, Source
 from ematix_flow.state import durable
 from ematix_flow.state.dead_letters import DeadLetter
 from ematix_flow.state.store import ReplayStore, Store
+from ematix_flow.streams.csv_lines import header_of, names_in, values
 from ematix_flow.streams.csv_reader import CsvOptions
-from ematix_flow.streams.decode import Parsed
+from ematix_flow.streams.decode import Parsed, json_text, not_text
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
@@ -26,15 +27,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 # Names of ours, because the payload's columns stand beside them.
-_ID, _OF, _BYTES, _POSITION, _ARRIVED, _FOLDERS, _RECORD = (
+_ID, _OF, _BYTES, _POSITION, _ARRIVED, _FOLDERS, _RECORD, _FIELDS = (
     "_flow_letter", "_flow_of", "_flow_bytes", "_flow_where", "_flow_arrived", "_flow_folders", "_flow_record",
+    "_flow_fields",
 )  # fmt: skip
 _SPOOL = (
     f"{_ID} string, {_OF} string, {_BYTES} binary, {_POSITION} string, {_ARRIVED} timestamp, "
-    f"{_FOLDERS} map<string, string>, "
+    f"{_FOLDERS} map<string, string>, {_FIELDS} map<string, string>, "
     f"{_RECORD} struct<key: binary, headers: array<struct<key: string, value: binary>>, timestamp: timestamp>"
 )
-_PARSED, _CORRUPT = "_flow_parsed", "_flow_corrupt"
+_TEXT, _PARSED, _CORRUPT = "_flow_text", "_flow_parsed", "_flow_corrupt"
 
 _CODED = frozenset({"csv", "avro", "protobuf", "json_schema"})
 _LETTERS_AT_ONCE = 1000
@@ -90,13 +92,17 @@ class LettersSource:
         return wrapped(decoded, self.origin, carried, self.payload_schema, self._declared.event_time_column)
 
     def _parsed(self, spooled: DataFrame, in_payload: list[StructField]) -> Parsed:
+        from pyspark.sql import functions as F
+
         by_source = getattr(self._original, "parsed", None)
         if by_source is not None:
             found: Parsed = by_source(spooled, _BYTES)
             return found
-        is_csv = self.payload_format == "csv"
-        one = _from_csv(in_payload, CsvOptions.of(self._declared)) if is_csv else _from_json(in_payload)
-        return Parsed(spooled.withColumn(_PARSED, one.struct), one.columns, one.wrong, one.message)
+        with_text = spooled.withColumn(_TEXT, F.col(_BYTES).cast("string"))
+        if self.payload_format != "csv":
+            return json_text(with_text, _TEXT, in_payload)
+        one = _from_csv(in_payload, CsvOptions.of(self._declared))
+        return Parsed(with_text.withColumn(_PARSED, one.struct), one.columns, one.wrong, one.message)
 
     def reason(self, payload: bytes) -> str:
         return self._original.reason(payload)
@@ -125,7 +131,7 @@ class LettersSource:
         return set() if first is None else {name for name, _ in first.column(_FOLDERS)[0].as_py()}
 
 
-def spool(letters: Iterator[DeadLetter], file: Path) -> None:
+def spool(letters: Iterator[DeadLetter], file: Path, spec: PipelineSpec) -> None:
     """Write letters to where `LettersSource` finds them, all or nothing."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
@@ -140,19 +146,21 @@ def spool(letters: Iterator[DeadLetter], file: Path) -> None:
             _POSITION: pa.string(),
             _ARRIVED: time,
             _FOLDERS: pa.map_(pa.string(), pa.string()),
+            _FIELDS: pa.map_(pa.string(), pa.string()),
             _RECORD: pa.struct({"key": pa.binary(), "headers": headers, "timestamp": time}),
         }
     )
+    options = {name: CsvOptions.of(one) for name, one in zip(spec.source_names, spec.sources, strict=True)}
     draft = file.with_name(f".{file.stem}.draft")
     with ParquetWriter(draft, schema) as writer:
         while some := list(islice(letters, _LETTERS_AT_ONCE)):
-            writer.write_batch(_batch(some, schema))
+            writer.write_batch(_batch(some, schema, options))
     durable.sync(draft)
     draft.replace(file)
     durable.sync(file.parent)
 
 
-def _batch(letters: list[DeadLetter], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(letters: list[DeadLetter], schema: pa.Schema, options: Mapping[str, CsvOptions]) -> pa.RecordBatch:
     import pyarrow as pa
 
     rows = [
@@ -163,11 +171,19 @@ def _batch(letters: list[DeadLetter], schema: pa.Schema) -> pa.RecordBatch:
             letter.position,
             letter.event_ts,
             list(_folders_of(letter.position).items()),
+            _fields_of(letter, options.get(letter.source, CsvOptions())),
             _record_of(letter),
         )
         for letter in letters
     ]
     return pa.record_batch([list(column) for column in zip(*rows, strict=True)], schema=schema)
+
+
+def _fields_of(letter: DeadLetter, options: CsvOptions) -> list[tuple[str, str | None]] | None:
+    """Of a CSV line whose fields are not those of the schema, in that order."""
+    header = header_of(letter.payload_format)
+    fields = values(letter.payload or b"", names_in(header, options), options) if header else None
+    return None if fields is None else list(fields.items())
 
 
 def _record_of(letter: DeadLetter) -> dict[str, object]:
@@ -184,27 +200,12 @@ def _folders_of(position: str) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class _Parsed:
-    """How a payload becomes columns; all but `struct` are over rows that have the struct as `_PARSED`."""
+    """How a CSV line becomes columns; all but `struct` are over rows that have the struct as `_PARSED`."""
 
     struct: Column
     columns: dict[str, Column]
     wrong: Column
     message: Column
-
-
-def _from_json(fields: list[StructField]) -> _Parsed:
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StringType, StructType
-
-    schema = StructType(list(fields)).add(_CORRUPT, StringType())
-    # NULL, but it names every column, because Spark does not parse what nobody asks for.
-    whole = F.to_json(_PARSED)
-    return _Parsed(
-        struct=F.from_json(F.col(_BYTES).cast("string"), schema, {"columnNameOfCorruptRecord": _CORRUPT}),
-        columns={field.name: F.col(f"{_PARSED}.`{field.name}`") for field in fields},
-        wrong=F.col(_PARSED).isNull() | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(),
-        message=F.when(whole.isNull(), whole),
-    )
 
 
 def _from_csv(fields: list[StructField], options: CsvOptions) -> _Parsed:
@@ -213,7 +214,9 @@ def _from_csv(fields: list[StructField], options: CsvOptions) -> _Parsed:
 
     def text(field: StructField) -> Column:
         value = F.col(f"{_PARSED}.`{field.name}`")
-        return F.nullif(F.coalesce(value, F.lit("")), F.lit(options.null_value)) if options.null_value else value
+        if options.null_value:
+            value = F.nullif(F.coalesce(value, F.lit("")), F.lit(options.null_value))
+        return F.when(F.col(_FIELDS).isNull(), value).otherwise(F.col(_FIELDS)[field.name])
 
     schema = StructType([StructField(name, StringType()) for name in (*(field.name for field in fields), _CORRUPT)])
     given = {
@@ -227,10 +230,11 @@ def _from_csv(fields: list[StructField], options: CsvOptions) -> _Parsed:
     # The position of a line that did not fit its header has a number below zero; without the header, nobody knows
     # which of its fields is which.
     torn = F.col(_POSITION).rlike(r"#-\d+$") | F.col(_PARSED).isNull() | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
+    torn &= F.col(_FIELDS).isNull()
     shape = F.when(torn, F.lit("the line does not have as many fields as the header"))
-    message = F.coalesce(shape, *[_misfit(text(field), field) for field in fields])
+    message = F.coalesce(shape, not_text(F.col(_TEXT)), *[_misfit(text(field), field) for field in fields])
     return _Parsed(
-        struct=F.from_csv(F.col(_BYTES).cast("string"), schema.simpleString(), given),
+        struct=F.from_csv(F.col(_TEXT), schema.simpleString(), given),
         columns={field.name: text(field).try_cast(field.dataType) for field in fields},
         wrong=message.isNotNull(),
         message=message,

@@ -8,6 +8,10 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from pathlib import Path
 
+# The file system that Spark would take looks for a checksum beside each file, in a file whose name it cannot make where
+# there is a colon, and takes a file that was edited since for a broken one.
+PLAIN_FILES = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
+
 _SAMPLED_FILES = 8
 _SAMPLED_BYTES = 1 << 20
 
@@ -31,7 +35,7 @@ def folder_columns(path: str) -> set[str]:
 def for_spark(path: str) -> tuple[str, dict[str, str]]:
     """What Spark is to load, and how, to read what `visible_files` lists."""
     folder, _, below = path.partition("/**")
-    options = {"pathGlobFilter": below[1:]} if below[1:] else {}
+    options = {**PLAIN_FILES, **({"pathGlobFilter": below[1:]} if below[1:] else {})}
     if Path(folder).is_file():
         # Spark reads a single file only if a pattern has found it.
         folder = f"{folder[:-1]}[{folder[-1]}]"

@@ -13,7 +13,8 @@ from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
 from ematix_flow.streams.decode import csv_reader_options
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer
-from ematix_flow.streams.sources.listing import is_pattern, visible_files
+from ematix_flow.streams.sources.listing import PLAIN_FILES, is_pattern, visible_files
+from ematix_flow.streams.sources.nanoseconds import as_times, nanosecond_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
@@ -39,7 +40,9 @@ def fixed_schema(source: Source, name: str, form: str, path: str, store: Store, 
         )
     # The base makes folders such as `day=2026-01-01` a column.
     base = {} if is_pattern(path) or Path(path).is_file() else {"basePath": path}
-    inferred = _INFER[form](session.read.options(**base), [str(file) for file in files], source)
+    # The names are those of files that are there; a bracket in one is no pattern.
+    reader = session.read.options(**PLAIN_FILES, **base, __globPaths__="false")
+    inferred = _INFER[form](reader, [str(file) for file in files], source)
     schema = StructType([field for field in inferred.fields if field.name != _CORRUPT])
     if not schema.fields:
         raise NoColumns(
@@ -105,7 +108,8 @@ def _infer_csv(reader: DataFrameReader, files: list[str], source: Source) -> Str
 def _infer_columnar(form: str) -> Callable[[DataFrameReader, list[str], Source], StructType]:
     def infer(reader: DataFrameReader, files: list[str], source: Source) -> StructType:
         # One odd file must not hide the columns of the others.
-        return reader.option("mergeSchema", True).format(form).load(files).schema
+        inferred = reader.option("mergeSchema", True).format(form).load(files).schema
+        return as_times(inferred, nanosecond_columns(map(Path, files))) if form == "parquet" else inferred
 
     return infer
 

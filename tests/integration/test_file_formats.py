@@ -12,6 +12,8 @@ from pyarrow import parquet as pq
 
 from ematix_flow.errors import DeclarationError
 from ematix_flow.streams.failures import BadRowError
+from ematix_flow.streams.replay import replay
+from ematix_flow.toml import load_toml
 from tests.orders import Orders
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -43,6 +45,19 @@ def test_source(orders: Orders, form: str, schema: str | None) -> None:
     assert (result.rows_consumed, sorted(orders.in_database())) == (3, ROWS)
 
 
+@pytest.mark.parametrize("schema", [COLUMNS, None], ids=["declared", "inferred"])
+def test_times_in_nanoseconds(orders: Orders, schema: str | None) -> None:
+    """As pandas writes them; and one before 1970, of which a part of a microsecond is cut off."""
+    before = pa.array([-1_999, None, 1_999], pa.timestamp("ns", "UTC"))
+    table = TABLE.set_column(2, "at", before)
+    pq.write_table(table, orders.inbox / "2026-01-02T03:04:05.parquet")
+
+    orders.run(form="parquet", schema=schema)
+
+    found = [row[2] and row[2].isoformat() for row in sorted(orders.in_database())]
+    assert found == ["1969-12-31T23:59:59.999998+00:00", None, "1970-01-01T00:00:00.000001+00:00"]
+
+
 @pytest.mark.parametrize("form", ["parquet", "orc", "csv", "json_lines"])
 def test_what_one_pipeline_writes_another_one_reads(orders: Orders, form: str) -> None:
     _write("parquet", orders.inbox / "1.parquet")
@@ -68,6 +83,37 @@ def test_csv_columns_are_matched_by_name_and_bad_values_are_set_aside(orders: Or
         (b"x,Bob", 'column id: cannot read "x" as bigint'),
         (b"3", "the line does not have as many fields as the header"),
     }
+
+
+def test_a_bad_line_of_csv_is_kept_as_it_was_and_read_by_its_own_header_again(orders: Orders) -> None:
+    lines = [b'x,"new ""x""",  Ann ', b'y,"two\r\nlines",', b"8,,\xff"]
+    good = [b"1,,Eve", b"short"]
+    (orders.inbox / "1.csv").write_bytes(b"\r\n".join([b"id,new,name", good[0], lines[0], good[1], b"", *lines[1:]]))
+    declared = {"form": "csv", "schema": "name string, id string", "on_error": "dlq"}
+    whole = {"schema": "name string, id long"}
+
+    result = orders.run(**declared | whole)
+
+    assert (result.dlq_rows, orders.in_database()) == ({"decode": 4}, [("Eve", 1)])
+    kept = {letter.payload: letter.payload_format for letter in orders.dead_letters()}
+    assert kept == dict.fromkeys(lines, "csv(id,new,name)") | {b"short": "csv"}
+
+    orders.database.unlink()
+    replayed = replay(load_toml(text=orders.toml(**declared))[0])
+
+    assert (replayed.succeeded, replayed.failed_again) == (2, 2)
+    assert orders.in_database() == [("  Ann ", "x"), (None, "y")]
+    assert {letter.payload for letter in orders.dead_letters()} == {b"short", lines[2]}
+
+
+def test_what_is_no_text_is_no_text_in_a_replay_either(orders: Orders) -> None:
+    bad = [b'{"id": 1, "name": "\xff"}', b'{"id": 2, "name": "a"} and more', b"{'id': 3}"]
+    (orders.inbox / "1.jsonl").write_bytes(b"\n".join(bad))
+    orders.run(schema="id long, name string", on_error="dlq")
+
+    replayed = replay(load_toml(text=orders.toml(schema="id long, name string", on_error="dlq"))[0])
+
+    assert (replayed.succeeded, replayed.failed_again) == (0, 3)
 
 
 def test_csv_options_of_the_source(orders: Orders) -> None:

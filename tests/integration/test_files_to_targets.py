@@ -79,6 +79,7 @@ def test_the_transform_sees_the_stream_as_source(orders: Orders) -> None:
         ("spark", "SELECT id, CAST(amount AS INT) AS whole FROM source WHERE id = 3"),
         ("duckdb", "SELECT id, amount::INT AS whole FROM source WHERE id = 3"),
         ("datafusion", "SELECT id, amount::INT AS whole FROM source WHERE id = 3"),
+        ("datafusion", "SELECT id, id / 2 AS whole FROM source WHERE id / 2 = 1 AND id / 2.0 > 1"),
     ],
 )
 def test_dialects_are_translated(orders: Orders, dialect: str, sql: str) -> None:

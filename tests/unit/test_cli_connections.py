@@ -1,6 +1,7 @@
 """`flow connections`: list, check and set."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -47,15 +48,29 @@ def test_check_resolves_references(capsys: pytest.CaptureFixture[str], monkeypat
     monkeypatch.delenv("PG_PASSWORD", raising=False)
     assert main(["connections", "check"]) == 1
     told = capsys.readouterr()
-    assert told.out == "lake: duckdb, in order\n"
+    assert told.out == "lake: duckdb, in order, not connected to\n"
     assert told.err.startswith("db: error[secret-not-found]: ${PG_PASSWORD}")
-    monkeypatch.setenv("PG_PASSWORD", "hunter2")
-    assert main(["connections", "check", "db"]) == 0
-    capsys.readouterr()
-    assert main(["connections", "check", "db", "nobody", "--format", "json"]) == 2
+    assert main(["connections", "check", "lake", "nobody", "--format", "json"]) == 2
     known, unknown = json.loads(capsys.readouterr().out)["connections"]
-    assert known == {"name": "db", "kind": "postgres", "in_order": True}
+    assert known == {"name": "lake", "kind": "duckdb", "in_order": True, "reached": False}
     assert (unknown["in_order"], unknown["problem"]["code"]) == (False, "unknown-connection")
+
+
+def test_check_asks_databases_whether_they_are_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sqlite3.connect(tmp_path / "there.db").execute("CREATE TABLE t (a)").connection.close()
+    (tmp_path / "torn.db").write_text("no database")
+    monkeypatch.setenv("EMATIX_FLOW_DSN_THERE", f"sqlite:///{tmp_path}/there.db")
+    monkeypatch.setenv("EMATIX_FLOW_DSN_TORN", f"sqlite:///{tmp_path}/torn.db")
+    monkeypatch.setenv("EMATIX_FLOW_DSN_DOWN", "postgresql://me:hunter2@127.0.0.1:1/db")
+    assert main(["connections", "check"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "there: sqlite, in order\n"
+    assert 'down: error[unreachable]: connection "down": PostgreSQL at 127.0.0.1:1/db' in told.err
+    assert "refused" in told.err
+    assert 'torn: error[unreachable]: connection "torn": SQLite at' in told.err
+    assert "hunter2" not in told.err
 
 
 def test_a_bad_dsn_is_not_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -68,6 +68,22 @@ def test_unknown_connections_are_all_told_with_the_places(orders: Orders, capsys
     assert "declared correctly" not in told.out
 
 
+def test_without_a_name_all_that_is_declared_here_is_checked(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate"]) == 2
+    assert "no pipelines are declared here" in capsys.readouterr().err
+    Path("a.toml").write_text(orders.toml())
+    Path("b.toml").write_text(orders.toml().replace('"orders"', '"more"', 1))
+    assert main(["validate"]) == 0
+    assert "2 pipelines declared correctly" in capsys.readouterr().out
+    Path("c.toml").write_text('pipeline_name = "broken"\n')
+    assert main(["validate", "--format", "json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert (told["valid"], [one["name"] for one in told["pipelines"]]) == (False, ["orders", "more"])
+    assert [one["code"] for one in told["problems"]] == ["bad-declaration"]
+
+
 def test_sql_of_another_dialect_is_checked(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
     text = orders.toml(sql="SELECT FROM WHERE").replace("[transform]", '[transform]\ndialect = "duckdb"')
     one = validated(capsys, text, code=2)
@@ -81,29 +97,6 @@ def test_a_connection_given_by_name_is_held_to_the_rules_of_its_kind(
     one = validated(capsys, orders.toml(targets=()) + '\n[target]\nconnection = "warehouse"', code=2)
     (problem,) = one["problems"]
     assert "target.table: missing" in problem["message"] or "table: missing" in problem["message"]
-
-
-def test_a_misspelt_type_in_a_schema_is_a_problem(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
-    one = validated(capsys, orders.toml(schema="id lnog"), code=2)
-    (problem,) = one["problems"]
-    assert 'sources[0].schema: unknown type "lnog"' in problem["message"]
-    assert 'did you mean "long"?' in problem["message"]
-
-
-def test_columns_that_no_schema_has_are_all_told(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
-    source = 'event_time_column = "att"'
-    window = '[transform.window]\nkind = "tumbling"\nduration_ms = 1000\ngroup_by = ["shop", "_key"]\n'
-    window += 'aggregations = [{agg = "arg_max", column = "amount", mode = "weight", as = "a"}]'
-    declared = {"schema": "id long, `amount` double, at timestamp", "source": source, "more": window}
-    (problem,) = validated(capsys, orders.toml(**declared), code=2)["problems"]
-    assert [(one["key"], one["suggestion"]) for one in problem["problems"]] == [
-        ("sources[0].event_time_column", "at"),
-        ("transform.window.group_by[0]", ""),
-        ("transform.window.aggregations[0].mode", ""),
-    ]
-    assert problem["problems"][0]["allowed"] == "id, amount, at"
-    (problem,) = validated(capsys, orders.toml(schema="id long, id string"), code=2)["problems"]
-    assert "the column id is there twice" in problem["message"]
 
 
 def test_spark_sql_that_cannot_be_read_is_a_warning(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:

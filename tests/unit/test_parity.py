@@ -457,6 +457,7 @@ def test_every_flat_keyword_is_the_field_of_the_one_source(keyword: str) -> None
     field = str(PLACES[keyword][-1])
     value = {
         "csv_header": False,
+        "schema": "id long",
         "change_feed": True,
         "snapshot": True,
         "max_rows_per_batch": 5,

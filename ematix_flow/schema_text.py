@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ematix_flow.errors import Problem
+from ematix_flow.model import Complaint
 from ematix_flow.problems import near
 
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|\S")
@@ -17,14 +17,16 @@ _AFTER_A_TYPE = frozenset({"not", "collate", "comment", "default", "generated"})
 _WITH_SIZE = frozenset({"decimal", "dec", "numeric", "char", "character", "varchar", "time"})
 
 
-def schema_problem(text: str, key: str) -> Problem | None:
+def schema_complaint(text: str, key: str) -> Complaint | None:
     """What is wrong with the schema that stands at `key`, or nothing."""
     try:
         names = column_names(text)
     except SchemaMistake as mistake:
-        return Problem(key, mistake.found, mistake.allowed, mistake.suggestion)
-    twice = [name for number, name in enumerate(names) if name in names[:number]]
-    return Problem(key, f"the column {twice[0]} is there twice") if twice else None
+        return Complaint((key,), mistake.found, mistake.allowed, mistake.suggestion)
+    # Spark does not tell `id` and `ID` apart.
+    known = [name.lower() for name in names]
+    twice = [name for number, name in enumerate(names) if name.lower() in known[:number]]
+    return Complaint((key,), f"the column {twice[0]} is there twice") if twice else None
 
 
 def column_names(text: str) -> list[str]:
