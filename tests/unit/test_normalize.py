@@ -154,13 +154,16 @@ def test_formats_that_cannot_work_are_refused(given: str, message: str) -> None:
          'second, millisecond, microsecond; did you mean "month"?'),
         (lambda: n.to_timezone("Europe/Berln"), "tz: 'Europe/Berln'; allowed: a zone like \"Europe/Berlin\" or "
          '"+02:00"; did you mean "Europe/Berlin"?'),
-        (lambda: n.truncate(-1), "n: -1; allowed: 0 or more"),
+        (lambda: n.truncate(-1), "n: -1; allowed: a whole number from 0"),
+        (lambda: n.round("2"), "n: '2'; allowed: a whole number"),  # type: ignore[arg-type]
+        (lambda: n.sample_pct("1"), "p: '1'; allowed: 0 to 1; 10 percent is 0.1"),  # type: ignore[arg-type]
+        (lambda: n.filter_where(1), "expr: 1; allowed: a condition"),  # type: ignore[arg-type]
         (lambda: n.clamp(3, 1), "lo: 3 is greater than hi, 1; allowed: lo <= hi"),
         (lambda: n.regex_replace("a", "b", ""), "flags: '' would replace the first match only; "
          'allowed: "g", with any of "i", "m", "s"'),
         (lambda: n.default(None), "value: None of type NoneType; allowed: str, bool, int, float, Decimal, date, "
          "datetime, bytes; sql(...) takes any expression"),
-        (lambda: n.limit(-1), "n: -1; allowed: 0 or more"),
+        (lambda: n.limit(-1), "n: -1; allowed: a whole number from 0"),
         (lambda: n.sample_pct(10), "p: 10; allowed: 0 to 1; 10 percent is 0.1"),
         (n.deduplicate_by, "keys: none; allowed: one column or more"),
         (lambda: n.filter_where(" "), "expr: empty; allowed: a condition"),
