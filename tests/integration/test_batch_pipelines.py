@@ -192,6 +192,20 @@ def test_audit_columns_that_a_class_declares_are_filled_and_not_read(origin: Bas
     assert (id, batch) == (1, "load/0")
 
 
+def test_a_table_made_by_others_needs_no_audit_columns(tmp_path: Path) -> None:
+    origin = OfDuckDB(tmp_path)
+    origin.run(
+        "CREATE TABLE raw (id bigint, label varchar, amount decimal(10, 2), seen int)",
+        "CREATE TABLE orders (id bigint, name varchar, amount double)",
+        "INSERT INTO orders VALUES (1, 'old', 1)",
+    )
+    filled(origin, (1, "a", 1, 1), (2, "b", 2, 1))
+    assert counts(declared(origin, mode="merge").sync()) == (1, 1, 0, 0, 0)
+    assert rows(origin) == [(1, "a", 1.0), (2, "b", 2.0)]
+    declared(origin, mode="append", name="more", on_drift="evolve").sync()
+    assert {row[0] for row in origin.rows("SELECT _batch_id FROM orders")} == {None, "more/0"}
+
+
 def _of_three(a: Any, b: Any, c: Any) -> None:
     """One too many."""
 
