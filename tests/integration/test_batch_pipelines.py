@@ -242,7 +242,7 @@ def test_a_path_that_is_forced_says_what_stands_in_its_way(tmp_path: Path) -> No
 
     @ematix.job(target=Orders, target_connection=origin.connection)
     def of_a_source(source: Connection, target: Connection) -> Source:
-        return Source(source, "SELECT id, label AS name, amount FROM raw", name="source")
+        return Source(source, "SELECT id, label AS name, amount FROM raw -- all of them", name="source")
 
     assert of_a_source.sync().path == "same_db"
     with pytest.raises(FlowError, match="nowhere"):

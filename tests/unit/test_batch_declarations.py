@@ -60,6 +60,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ttl text": ({"mode": "scd2", "ttl": "soon"}, r'ttl: found "soon"; allowed: seconds'),
     "policy": ({"on_quality_failure": "explode"}, r"on_quality_failure: .* allowed: warn, fail"),
     "expectations": ({"expectations": lambda t: t.row_count()}, r"no limit"),
+    "checks": (
+        {"expectations": lambda t: t.column("id").matches("x")},
+        r"AttributeError: .*'matches'; allowed: .*regex",
+    ),
     "freshness": ({"freshness_column": "nmae"}, r'freshness_column: found "nmae".*did you mean "name"'),
     "only the last": ({"mode": "truncate", "incremental_column": "id"}, r"incremental_column: .* what came last"),
     "no keys": ({"target": Lines, "mode": "merge"}, r'  - keys: missing; mode = "merge" needs keys'),
