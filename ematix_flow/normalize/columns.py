@@ -36,8 +36,8 @@ def upper() -> Normalizer:
 
 
 def empty_to_null() -> Normalizer:
-    """Turn the empty string into NULL."""
-    return step("empty_to_null", (), "nullif(", ", '')")
+    """Turn the empty string into NULL. What is no text cannot be empty, and is left as it is."""
+    return step("empty_to_null", (), "nullif(CAST(", " AS string), '')")
 
 
 def whitespace_to_null() -> Normalizer:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.normalize.literals import identifier, whole_number
 
+_SEED = 20_260_101  # any number; without one, Spark takes another at each start
+
 
 @dataclass(frozen=True)
 class FrameTransform:
@@ -60,7 +62,7 @@ def limit(n: int) -> FrameTransform:
 
 
 def sample_pct(p: float) -> FrameTransform:
-    """Keep each row with probability `p`, from 0 to 1."""
+    """Keep each row with probability `p`, from 0 to 1: the same rows if a batch is repeated after a crash."""
     if not isinstance(p, int | float) or not 0 <= p <= 1:
         raise DeclarationError(f"sample_pct({p!r})", [Problem("p", f"{p!r}", allowed="0 to 1; 10 percent is 0.1")])
-    return FrameTransform(f"sample_pct({p!r})", "SELECT * FROM ", f" WHERE rand() < {float(p)!r}")
+    return FrameTransform(f"sample_pct({p!r})", "SELECT * FROM ", f" WHERE rand({_SEED}) < {float(p)!r}")

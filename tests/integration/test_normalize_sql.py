@@ -141,6 +141,7 @@ def test_null_stays_null(text_results: dict[tuple[str, str | None], Any]) -> Non
         (n.default(moment(2024, 1, 1)), "timestamp", {None: moment(2024, 1, 1)}),
         (n.default(wall_clock(2024, 1, 1)), "timestamp_ntz", {None: wall_clock(2024, 1, 1)}),
         (n.nullif(-1), "int", {-1: None, 1: 1}),
+        (n.empty_to_null(), "int", {0: "0", None: None}),
         (n.parse_int("error"), "int", {3: 3}),
         (n.parse_bool(), "boolean", {True: True, False: False, None: None}),
         (n.parse_bool(), "int", {1: True, 0: False, 2: None}),

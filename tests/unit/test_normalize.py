@@ -19,7 +19,7 @@ from ematix_flow.errors import DeclarationError
         (n.trim(), "trim(c)"),
         (n.lower(), "lower(c)"),
         (n.upper(), "upper(c)"),
-        (n.empty_to_null(), "nullif(c, '')"),
+        (n.empty_to_null(), "nullif(CAST(c AS string), '')"),
         (n.replace("a'b", "\\"), r"replace(c, 'a\'b', '\\')"),
         (n.regex_replace(r"\s+", "-"), r"regexp_replace(c, '\\s+', '-')"),
         (n.regex_replace("(a)", r"\1$1\& 5$", "gi"), r"regexp_replace(c, '(?i)(a)', '$1$1$0 5\\$')"),
@@ -61,7 +61,8 @@ def test_sql(normalizer: n.Normalizer, expected: str) -> None:
 
 
 def test_a_chain_goes_from_left_to_right_around_the_quoted_column() -> None:
-    assert n.compose([n.trim(), n.lower(), n.empty_to_null()], "e-mail") == "nullif(lower(trim(`e-mail`)), '')"
+    chain = [n.trim(), n.lower(), n.empty_to_null()]
+    assert n.compose(chain, "e-mail") == "nullif(CAST(lower(trim(`e-mail`)) AS string), '')"
     assert n.compose([], "a`b.c") == "`a``b.c`"
     assert n.compose([n.derive("first || last"), n.trim()], "name") == "trim((first || last))"
     assert n.compose([n.replace("{col}", "x"), n.trim()], "a") == "trim(replace(`a`, '{col}', 'x'))"
@@ -180,7 +181,7 @@ def test_mistakes_are_refused(make: Any, message: str) -> None:
     [
         (n.filter_where("a > 1"), "SELECT * FROM (t) WHERE a > 1"),
         (n.limit(5), "SELECT * FROM (t) LIMIT 5"),
-        (n.sample_pct(0.25), "SELECT * FROM (t) WHERE rand() < 0.25"),
+        (n.sample_pct(0.25), "SELECT * FROM (t) WHERE rand(20260101) < 0.25"),
         (
             n.deduplicate_by("k", "l", order_by="seen DESC"),
             "SELECT * EXCEPT (__rank) FROM (SELECT *, row_number() OVER (PARTITION BY `k`, `l` ORDER BY seen DESC) "
