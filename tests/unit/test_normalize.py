@@ -12,6 +12,11 @@ import pytest
 from ematix_flow import normalize as n
 from ematix_flow.errors import DeclarationError
 
+DATE, TIMESTAMP = (
+    f"CASE WHEN typeof(c) IN ('date', 'timestamp', 'timestamp_ntz') THEN CAST(CAST(c AS string) AS {kind}) ELSE"
+    for kind in ("date", "timestamp")
+)
+
 
 @pytest.mark.parametrize(
     ("normalizer", "expected"),
@@ -32,15 +37,17 @@ from ematix_flow.errors import DeclarationError
         (n.parse_int("error"), "CAST(c AS bigint)"),
         (n.parse_int("default", -1), "coalesce(try_cast(c AS bigint), -1)"),
         (n.parse_numeric(10, 2), "try_cast(c AS decimal(10,2))"),
-        (n.parse_date("YYYY-MM-DD"), "try_to_date(c, 'yyyy-MM-dd')"),
-        (n.parse_date("%d.%m.%Y", on_failure="error"), "to_date(c, 'dd.MM.yyyy')"),
+        (n.parse_date("YYYY-MM-DD"), f"{DATE} try_to_date(CAST(c AS string), 'yyyy-MM-dd') END"),
+        (n.parse_date("%d.%m.%Y", on_failure="error"), f"{DATE} to_date(CAST(c AS string), 'dd.MM.yyyy') END"),
         (
             n.parse_timestamp(formats=["yyyy", "yyyyMM"], on_failure="error"),
-            "coalesce(try_to_timestamp(c, 'yyyy'), to_timestamp(c, 'yyyyMM'))",
+            f"{TIMESTAMP} coalesce(try_to_timestamp(CAST(c AS string), 'yyyy'), "
+            "to_timestamp(CAST(c AS string), 'yyyyMM')) END",
         ),
         (
             n.parse_date(formats=["yyyy", "yyyyMM"], on_failure="default", default=date(2024, 1, 2)),
-            "coalesce(coalesce(try_to_date(c, 'yyyy'), try_to_date(c, 'yyyyMM')), DATE'2024-01-02')",
+            f"coalesce({DATE} coalesce(try_to_date(CAST(c AS string), 'yyyy'), "
+            "try_to_date(CAST(c AS string), 'yyyyMM')) END, DATE'2024-01-02')",
         ),
         (
             n.parse_bool(truthy=["Ja"], falsy=["nein", "NEIN"]),
