@@ -75,7 +75,9 @@ def _unlike(target: Target, looked: Looked, wanted: Wanted) -> str:
         there = declared.get(name.lower())
         if there is None:
             continue
-        kinds = _kind(column.type.typeName()), _kind(there.type.spark_type)
+        # Sums of whole numbers are decimals without a fraction in many databases.
+        given = "bigint" if getattr(column.type, "scale", 1) == 0 else column.type.typeName()
+        kinds = _kind(given), _kind(there.type.spark_type)
         if kinds[0] != kinds[1] and kinds not in _AGREED and column.type.typeName() != "void":
             return f"{name} is {column.type.simpleString()} in the source and {there.type.spark_type} in the table"
         if limited and isinstance(there.type, String):

@@ -223,6 +223,10 @@ def test_what_databases_cast_each_in_its_own_way_goes_through_spark(tmp_path: Pa
         ("cross_db", {"label": String[3]}),
     ):
         assert declared(origin, target=typed(**columns), column_map={}).dry_run().path == path, columns
+    summed = ematix.pipeline(target=typed(n=BigInt), target_connection=origin.connection, name="summed")(
+        lambda _: "SELECT sum(id) AS n FROM raw"
+    )
+    assert summed.dry_run().path == "same_db"
     forced = declared(origin, target=typed(amount=Integer), column_map={}, force_path="same_db")
     with pytest.raises(FlowError, match=r"amount is decimal\(10,2\) in the source and int in the table"):
         forced.sync()
