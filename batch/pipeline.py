@@ -18,7 +18,7 @@ from ematix_flow.result import RunResult
 from ematix_flow.secrets import redact_text
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.history import new_run_id, recorded_as
-from ematix_flow.streams.in_database import Wanted, obstacle, run_in_database
+from ematix_flow.streams.in_database import Wanted, obstacle, run_in_database, unlike
 from ematix_flow.streams.looking import first_rows
 from ematix_flow.streams.run import run_spec
 from ematix_flow.streams.sources.database.source import DATABASES, DatabaseSource, Looked
@@ -81,14 +81,14 @@ def _attempt(pipeline: BatchPipeline, progress: _Progress, began: float, spark: 
 
 
 def _load(pipeline: BatchPipeline, spec: PipelineSpec, progress: _Progress, spark: SparkSession | None) -> None:
-    path = _path(pipeline, spec)
+    path = ""
 
     def work() -> RunResult:
+        nonlocal path
         looked = _looked(pipeline, spec)
+        path = _path(pipeline, spec, looked)
         if path == "same_db" and looked is not None:
-            targets = pipeline.job.all_targets()
-            columns = {one.target.__table__.full_name: pipeline.columns_read(one) for one in targets}
-            return run_in_database(spec, looked, Wanted(columns, pipeline.only_orders))
+            return run_in_database(spec, looked, _wanted(pipeline))
         return run_spec(spec, bounded=True, spark=spark)
 
     result, run_id = recorded_as(spec, work)
@@ -99,8 +99,7 @@ def _load(pipeline: BatchPipeline, spec: PipelineSpec, progress: _Progress, spar
 def dry_run(pipeline: BatchPipeline, *, spark: SparkSession | None = None) -> JobResult:
     """The source is opened and its columns are looked at; no table is made and no row read."""
     began, spec = time.monotonic(), pipeline.spec().with_connections(resolve_connection)
-    path = _path(pipeline, spec)
-    _looked(pipeline, spec)
+    path = _path(pipeline, spec, _looked(pipeline, spec))
     looked = _Progress({spec.name: (path, RunResult(spec.name, "dry_run"))})
     return _result(pipeline, looked, time.monotonic() - began)
 
@@ -124,8 +123,15 @@ def preview(pipeline: BatchPipeline, rows: int, *, spark: SparkSession | None = 
     return first_rows(spec, rows, spark)
 
 
-def _path(pipeline: BatchPipeline, spec: PipelineSpec) -> str:
+def _wanted(pipeline: BatchPipeline) -> Wanted:
+    targets = pipeline.job.all_targets()
+    return Wanted({one.target.__table__.full_name: pipeline.columns_read(one) for one in targets}, pipeline.only_orders)
+
+
+def _path(pipeline: BatchPipeline, spec: PipelineSpec, looked: Looked | None) -> str:
     reason = obstacle(spec, transforms=bool(pipeline.job.transforms_pre))
+    if not reason and looked is not None:
+        reason = unlike(spec, looked, _wanted(pipeline))
     forced = pipeline.job.force_path
     if forced == "same_db" and reason:
         raise FlowError(

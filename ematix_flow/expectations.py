@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ematix_flow.durations import Duration
-from ematix_flow.errors import DeclarationError, Problem
+from ematix_flow.errors import DeclarationError, FlowError, Problem
 from ematix_flow.problems import shown
 
 ROWS, UNIQUE, COUNT, FRESH = "rows", "unique", "row_count", "freshness"
@@ -99,6 +99,7 @@ class ColumnChecks:
         return self
 
 
+_KNOWN = "row_count, freshness, condition, and column(name) with not_null, unique, between, is_in, regex"
 Expected = Callable[[Checks], Any] | Sequence[str] | Mapping[str, str]
 
 
@@ -106,7 +107,13 @@ def expectations_of(given: Any) -> tuple[Expectation, ...]:
     """A function, a list of conditions, or conditions by name."""
     checks = Checks()
     if callable(given):
-        given(checks)
+        try:
+            given(checks)
+        except FlowError:
+            raise
+        except Exception as error:
+            found = f"the function failed: {type(error).__name__}: {error}"
+            raise DeclarationError("expectations", [Problem("expectations", found, _KNOWN)]) from error
         return tuple(checks.found)
     named = given if isinstance(given, Mapping) else {sql: sql for sql in given}
     for name, sql in named.items():

@@ -335,7 +335,7 @@ def _impossible(function: Callable[..., Any], job: Job) -> list[Problem]:
     try:
         targets = [pipeline.target_fields(one) for one in job.all_targets()]
         if not job.targets:
-            places |= {("targets", 0, key): (key,) for key in targets[0]}
+            places |= {("targets", 0, key): (key,) for key in (*JobTarget.model_fields, *targets[0])}
         PipelineSpec.model_validate({"name": job.name, "sources": [source], "targets": targets})
     except ValidationError as error:
         return problems_of(error, PipelineSpec, Spelling(places))  # type: ignore[arg-type]  # of a Loc

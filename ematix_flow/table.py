@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_ty
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.markers import MayBeNull, NaturalKey, PrimaryKey
 from ematix_flow.normalize import Normalizer, chain_problems, compose, identifier
-from ematix_flow.origins import users_frame
+from ematix_flow.origins import users_frame, users_line
 from ematix_flow.problems import near
 from ematix_flow.types import COLUMN_TYPES, Boolean, ColumnType, Nullable, Numeric, String, Text, TimestampTZ
 
@@ -164,11 +164,15 @@ class ManagedTable:
         cls.__schema__, cls.__tablename__, cls.__columns__ = definition.schema, definition.name, definition.columns
 
 
-def table(schema: str = "analytics", name: str | None = None) -> Callable[[type], type[ManagedTable]]:
+def table(schema: str = "analytics", name: str | None = None, **others: Any) -> Callable[[type], type[ManagedTable]]:
     """Declare a table: `@ematix.table(schema="analytics")` on a class whose annotations are its columns."""
     if not isinstance(schema, str):
         problem = Problem("", "the decorator stands without parentheses", allowed="@ematix.table()")
         raise DeclarationError(f"table {getattr(schema, '__name__', schema)}", [problem])
+    if others:
+        known = ("schema", "name")
+        problems = [Problem(key, "unknown keyword", ", ".join(known), near(key, known)) for key in others]
+        raise DeclarationError("@ematix.table", problems, origin=users_line())
 
     def declare(cls: type) -> type[ManagedTable]:
         definition = _define(cls, schema, name)

@@ -61,6 +61,8 @@ class Capabilities:
     """A batch is applied in parts, so that rows come with `PART` where it is known."""
     typed: bool = True
     """Its columns hold values of their types, and not what Spark has written for them."""
+    limits: bool = True
+    """It refuses a text that is longer than its column."""
     refines: bool = False
     """It knows `update_columns`, `compare_columns` and `handle_deletes`, and counts what became of rows."""
     takes_changes: frozenset[str] = frozenset()

@@ -56,9 +56,9 @@ def staging_name(pipeline: str, target: str) -> str:
     return f"_ematix_flow_staged_{hashlib.sha256(of.encode()).hexdigest()[:16]}"
 
 
-def copied(rows: DataFrame, ingest: Ingest) -> Copied:
-    """One Spark job. The table has the columns of the rows, and `COPY`."""
-    parts = rows.mapInArrow(partial(_copy, ingest), _RESULT).collect()
+def copied(rows: DataFrame, ingest: Ingest, *, numbered: bool = True) -> Copied:
+    """One Spark job. The table has the columns of the rows and, if they are to be numbered, `COPY`."""
+    parts = rows.mapInArrow(partial(_copy, ingest, numbered), _RESULT).collect()
     return Copied(
         tuple(part["copy"] for part in parts),
         sum(part["rows"] for part in parts),
@@ -67,7 +67,7 @@ def copied(rows: DataFrame, ingest: Ingest) -> Copied:
     )
 
 
-def _copy(ingest: Ingest, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _copy(ingest: Ingest, numbered: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One partition. A failure is told rather than raised: Spark would try again at once, and bury the words."""
     import pyarrow as pa
 
@@ -76,15 +76,16 @@ def _copy(ingest: Ingest, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
         return
     copy, rows, with_null = secrets.randbits(63), 0, set[str]()
 
-    def numbered() -> Iterator[pa.RecordBatch]:
+    def counted() -> Iterator[pa.RecordBatch]:
         nonlocal rows
         for batch in chain([first], batches):
             rows += batch.num_rows
             with_null.update(name for name in batch.schema.names if batch[name].null_count)
-            yield batch.append_column(COPY, pa.repeat(pa.scalar(copy, pa.int64()), batch.num_rows))
+            mark = pa.repeat(pa.scalar(copy, pa.int64()), batch.num_rows) if numbered else None
+            yield batch if mark is None else batch.append_column(COPY, mark)
 
-    columns = first.schema.append(pa.field(COPY, pa.int64()))
-    failure = ingest(pa.RecordBatchReader.from_batches(columns, numbered()))
+    columns = first.schema.append(pa.field(COPY, pa.int64())) if numbered else first.schema
+    failure = ingest(pa.RecordBatchReader.from_batches(columns, counted()))
     yield pa.record_batch(
         [[copy], [rows], pa.array([sorted(with_null)], pa.list_(pa.string())), [failure]],
         names=["copy", "rows", "with_null", "failure"],

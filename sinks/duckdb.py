@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import DuckDBConnection
@@ -23,6 +24,7 @@ _LOCK_PATIENCE_SECONDS = 30.0
 
 
 class DuckDBSink(DatabaseSink):
+    capabilities = replace(DatabaseSink.capabilities, limits=False)
     product = "DuckDB"
     types = duckdb_types.TYPES
 

@@ -83,13 +83,15 @@ def max_length(declared: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def staging_type(kind: DataType) -> str:
-    """Text is staged as its bytes: PostgreSQL would not even copy one that it refuses, and then nobody could say which
-    row it is in."""
-    return "BYTEA" if is_text(kind) else column_type(TableColumn("", kind))
+def staging_type(kind: DataType, *, exact: bool) -> str:
+    """An exact text is staged as its bytes: PostgreSQL would not even copy one that it refuses, and then nobody could
+    say which row it is in."""
+    if is_text(kind):
+        return "BYTEA" if exact else "TEXT"
+    return column_type(TableColumn("", kind))
 
 
-def encoded(rows: DataFrame, field: StructField) -> Column:
+def encoded(rows: DataFrame, field: StructField, *, exact: bool) -> Column:
     """A column of rows as it is staged, computed where the rows are."""
     from pyspark.sql import functions as F
 
@@ -98,12 +100,14 @@ def encoded(rows: DataFrame, field: StructField) -> Column:
         column = F.to_json(column, {"ignoreNullFields": "false", **_TIMES})
     if name == "tinyint":
         column = column.cast("smallint")
-    return (column.cast("string").cast("binary") if is_text(field.dataType) else column).alias(field.name)
+    if is_text(field.dataType):
+        column = column.cast("string").cast("binary") if exact else column.cast("string")
+    return column.alias(field.name)
 
 
-def decoded(name: str, staged: DataType, column: TableColumn | None) -> str:
+def decoded(name: str, staged: DataType, column: TableColumn | None, *, exact: bool) -> str:
     """A staged column as the table has it, by the name that it has there."""
-    value = f"convert_from({quoted(name)}, 'UTF8')" if is_text(staged) else quoted(name)
+    value = f"convert_from({quoted(name)}, 'UTF8')" if exact and is_text(staged) else quoted(name)
     return in_table(value, column) if column else f"{value} AS {quoted(name)}"
 
 

@@ -99,6 +99,8 @@ class Shape:
         if missing := [f"column {n}, which scd2 fills, is not in the table" for n in history if n not in there]:
             raise SchemaDrift(self.name, missing)
         audit = self.audit([column.name for column in rows])
+        # A table made by others that has all columns of the rows fits them without ours.
+        audit = [name for name in audit if name in there or self.target.on_drift == "evolve"]
         own, flags = [c for c in AUDIT_COLUMNS if c.name in audit], of_declared(self._flags)
         filled = (*history, *(column.name for column in flags))
         fitted = fit(self.name, [*rows, *of_declared(own)], found, self.target.on_drift, self.types, filled=filled)

@@ -30,7 +30,7 @@ WHERE t.schema = 'main' AND t.wr AND c.pk > 0"""
 
 
 class SQLiteSink(DatabaseSink):
-    capabilities = replace(DatabaseSink.capabilities, typed=False)
+    capabilities = replace(DatabaseSink.capabilities, typed=False, limits=False)
     product = "SQLite"
     # At once, because a transaction that reads first could not wait for another writer.
     begin = "BEGIN IMMEDIATE"

@@ -3,13 +3,15 @@ table is tagged and goes to no target."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ematix_flow.specs import Target
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.envelope import OURS, Origin
+from ematix_flow.streams.failures import SparkRefused, spark_words
 from ematix_flow.streams.tagging import Attempt, fails, tagged, words
 from ematix_flow.table import Column as TableColumn
 
@@ -41,10 +43,11 @@ def fitted(rows: DataFrame, tables: Mapping[str, StructType], targets: Mapping[s
         for field in table.fields:
             wanted = _declared(field.name, targets[name])
             normalized = wanted is not None and bool(wanted.normalizers)
-            given = _given(field.name, known, wanted)
-            if given is None:
-                continue
-            found = rows.select(given).schema[0].dataType if normalized else known[field.name.lower()].dataType
+            with _named(field.name):
+                given = _given(field.name, known, wanted)
+                if given is None:
+                    continue
+                found = rows.select(given).schema[0].dataType if normalized else known[field.name.lower()].dataType
             if normalized or not _holds_everything(field, found):
                 temporary.append(f"{OURS}{number}_{field.name}")
                 attempts.append(_attempt(field, given, temporary[-1], found, normalized=normalized))
@@ -55,6 +58,20 @@ def fitted(rows: DataFrame, tables: Mapping[str, StructType], targets: Mapping[s
     outputs = [F.col(f"`{name}`") for name in rows.columns if not name.startswith(OURS)]
     outputs += [F.col(f"`{name}`") for name in temporary]
     return Fitted(tagged(rows, attempts, outputs, origin, "write"), columns, tagged=True)
+
+
+@contextmanager
+def _named(column: str) -> Iterator[None]:
+    """Spark tells what is wrong with an expression, but not whose it is."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        raise SparkRefused(
+            f"column {column}: Spark does not accept its normalizers: {spark_words(error)[1]}",
+            next_step="correct them in the class of the table, or give the column another type before",
+        ) from error
 
 
 def _holds_everything(field: StructField, given: DataType) -> bool:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.normalize.chain import Normalizer, step
-from ematix_flow.normalize.literals import Literal, literal, text_literal
+from ematix_flow.normalize.literals import Literal, literal, text_literal, whole_number
 from ematix_flow.problems import near
 
 WHITESPACE = " \t\n\r\f\v"
@@ -36,8 +36,8 @@ def upper() -> Normalizer:
 
 
 def empty_to_null() -> Normalizer:
-    """Turn the empty string into NULL."""
-    return step("empty_to_null", (), "nullif(", ", '')")
+    """Turn the empty string into NULL. What is no text cannot be empty, and is left as it is."""
+    return step("empty_to_null", (), "nullif(CAST(", " AS string), '')")
 
 
 def whitespace_to_null() -> Normalizer:
@@ -71,8 +71,7 @@ def regex_replace(pattern: str, repl: str, flags: str = "g") -> Normalizer:
 
 def truncate(n: int) -> Normalizer:
     """Keep the first `n` characters."""
-    if n < 0:
-        raise DeclarationError(f"truncate({n})", [Problem("n", f"{n}", allowed="0 or more")])
+    whole_number(n, f"truncate({n!r})", least=0)
     return step("truncate", (n,), "left(", f", {n})")
 
 
@@ -106,7 +105,8 @@ def date_trunc(precision: str) -> Normalizer:
 
 def round(n: int = 0) -> Normalizer:
     """Round half up to `n` digits after the point; a negative `n` rounds before it."""
-    return step("round", (n,), "round(", f", {n:d})")
+    whole_number(n, f"round({n!r})")
+    return step("round", (n,), "round(", f", {n})")
 
 
 def clamp(lo: Literal, hi: Literal) -> Normalizer:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ematix_flow.errors import DeclarationError, Problem
-from ematix_flow.normalize.literals import identifier
+from ematix_flow.normalize.literals import identifier, whole_number
+
+_SEED = 20_260_101  # any number; without one, Spark takes another at each start
 
 
 @dataclass(frozen=True)
@@ -47,20 +49,20 @@ def deduplicate_by(
 
 def filter_where(expr: str) -> FrameTransform:
     """Keep the rows for which a Spark SQL condition is true."""
-    if not expr.strip():
-        raise DeclarationError("filter_where('')", [Problem("expr", "empty", allowed="a condition")])
+    if not isinstance(expr, str) or not expr.strip():
+        found = "empty" if isinstance(expr, str) else f"{expr!r}"
+        raise DeclarationError(f"filter_where({expr!r})", [Problem("expr", found, allowed="a condition")])
     return FrameTransform(f"filter_where({expr!r})", "SELECT * FROM ", f" WHERE {expr}")
 
 
 def limit(n: int) -> FrameTransform:
     """Keep at most `n` rows."""
-    if n < 0:
-        raise DeclarationError(f"limit({n!r})", [Problem("n", f"{n!r}", allowed="0 or more")])
-    return FrameTransform(f"limit({n!r})", "SELECT * FROM ", f" LIMIT {n:d}")
+    whole_number(n, f"limit({n!r})", least=0)
+    return FrameTransform(f"limit({n!r})", "SELECT * FROM ", f" LIMIT {n}")
 
 
 def sample_pct(p: float) -> FrameTransform:
-    """Keep each row with probability `p`, from 0 to 1."""
-    if not 0 <= p <= 1:
+    """Keep each row with probability `p`, from 0 to 1: the same rows if a batch is repeated after a crash."""
+    if not isinstance(p, int | float) or not 0 <= p <= 1:
         raise DeclarationError(f"sample_pct({p!r})", [Problem("p", f"{p!r}", allowed="0 to 1; 10 percent is 0.1")])
-    return FrameTransform(f"sample_pct({p!r})", "SELECT * FROM ", f" WHERE rand() < {float(p)!r}")
+    return FrameTransform(f"sample_pct({p!r})", "SELECT * FROM ", f" WHERE rand({_SEED}) < {float(p)!r}")

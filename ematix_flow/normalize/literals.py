@@ -48,3 +48,11 @@ def literal(value: Literal, subject: str) -> str:
         allowed="str, bool, int, float, Decimal, date, datetime, bytes; sql(...) takes any expression",
     )
     raise DeclarationError(subject, [problem])
+
+
+def whole_number(value: object, subject: str, least: int | None = None) -> None:
+    """Refuse what is none, or too small a one."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or (least is not None and value < least):  # type: ignore[operator]
+        allowed = "a whole number" if least is None else f"a whole number from {least}"
+        raise DeclarationError(subject, [Problem("n", f"{value!r}", allowed)])

@@ -97,10 +97,18 @@ def parse_bool(
 def _parse_with_patterns(
     call: str, function: str, patterns: list[str], on_failure: OnFailure, default: Literal | None
 ) -> Normalizer:
-    attempts = [(f"try_{function}(", f", {text_literal(pattern)})") for pattern in patterns]
+    """Numbers are read by their digits. What is a time already is taken as it is."""
+    attempts = [(f"try_{function}(CAST(", f" AS string), {text_literal(pattern)})") for pattern in patterns]
     # The last format raises when the others gave up, so bad text fails and NULL stays NULL.
-    last_raises = [*attempts[:-1], (f"{function}(", attempts[-1][1])]
-    return _with_failure(call, _first_of(attempts), _first_of(last_raises), on_failure, default)
+    last_raises = [*attempts[:-1], (f"{function}(CAST(", attempts[-1][1])]
+    kind = function.removeprefix("to_")
+    tolerant, strict = (_unless_a_time(kind, _first_of(some)) for some in (attempts, last_raises))
+    return _with_failure(call, tolerant, strict, on_failure, default)
+
+
+def _unless_a_time(kind: str, read: tuple[str, ...]) -> tuple[str, ...]:
+    is_one = ") IN ('date', 'timestamp', 'timestamp_ntz') THEN CAST(CAST("
+    return ("CASE WHEN typeof(", is_one, f" AS string) AS {kind}) ELSE {read[0]}", *read[1:-1], f"{read[-1]} END")
 
 
 def _first_of(attempts: list[tuple[str, str]]) -> tuple[str, ...]:

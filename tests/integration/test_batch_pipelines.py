@@ -13,7 +13,7 @@ from ematix_flow import DuckDBConnection, Source, SQLiteConnection, ematix, pk
 from ematix_flow.connections import Connection
 from ematix_flow.errors import DeclarationError, FlowError
 from ematix_flow.normalize import deduplicate_by, filter_where, trim, upper
-from ematix_flow.types import BigInt, Double, Numeric, Text
+from ematix_flow.types import BigInt, Double, Integer, Numeric, String, Text
 from tests.contract.origins import ORIGINS, Base, OfDuckDB, OfPostgres
 
 
@@ -192,6 +192,59 @@ def test_audit_columns_that_a_class_declares_are_filled_and_not_read(origin: Bas
     assert (id, batch) == (1, "load/0")
 
 
+def test_a_table_made_by_others_needs_no_audit_columns(tmp_path: Path) -> None:
+    origin = OfDuckDB(tmp_path)
+    origin.run(
+        "CREATE TABLE raw (id bigint, label varchar, amount decimal(10, 2), seen int)",
+        "CREATE TABLE orders (id bigint, name varchar, amount double)",
+        "INSERT INTO orders VALUES (1, 'old', 1)",
+    )
+    filled(origin, (1, "a", 1, 1), (2, "b", 2, 1))
+    assert counts(declared(origin, mode="merge").sync()) == (1, 1, 0, 0, 0)
+    assert rows(origin) == [(1, "a", 1.0), (2, "b", 2.0)]
+    declared(origin, mode="append", name="more", on_drift="evolve").sync()
+    assert {row[0] for row in origin.rows("SELECT _batch_id FROM orders")} == {None, "more/0"}
+
+
+def test_what_databases_cast_each_in_its_own_way_goes_through_spark(tmp_path: Path) -> None:
+    """DuckDB rounds where Spark cuts off, and limits no text; SQLite keeps a text in a column of numbers."""
+
+    def typed(**columns: Any) -> Any:
+        return ematix.table(schema="main", name="typed")(type("Typed", (), {"__annotations__": columns}))
+
+    origin = OfDuckDB(tmp_path)
+    origin.run("CREATE TABLE raw (id int, label varchar, amount decimal(10, 2), seen int)")
+    for path, columns in (
+        ("same_db", {"id": BigInt, "label": Text, "amount": Double}),
+        ("same_db", {"id": Text, "seen": Double}),
+        ("cross_db", {"amount": Integer}),
+        ("cross_db", {"label": BigInt}),
+        ("cross_db", {"amount": Text}),
+        ("cross_db", {"label": String[3]}),
+    ):
+        assert declared(origin, target=typed(**columns), column_map={}).dry_run().path == path, columns
+    summed = ematix.pipeline(target=typed(n=BigInt), target_connection=origin.connection, name="summed")(
+        lambda _: "SELECT sum(id) AS n FROM raw"
+    )
+    assert summed.dry_run().path == "same_db"
+    forced = declared(origin, target=typed(amount=Integer), column_map={}, force_path="same_db")
+    with pytest.raises(FlowError, match=r"amount is decimal\(10,2\) in the source and int in the table"):
+        forced.sync()
+
+
+def test_columns_that_the_table_lacks_are_left_out_where_drift_is_ignored(origin: Base) -> None:
+    filled(origin, (1, "a", 1, 1))
+    declared(origin, target=Audited, column_map={}).sync()
+    wider = ematix.table(schema="main", name="audited")(
+        type("Wider", (), {"__annotations__": {"id": BigInt, "seen": BigInt | None}})
+    )
+    with pytest.raises(FlowError, match=r"column seen \(bigint\) is not in the table"):
+        declared(origin, target=wider, column_map={}).sync()
+    filled(origin, (2, "b", 1, 1))
+    assert counts(declared(origin, target=wider, column_map={}, on_drift="ignore").sync()) == (1, 0, 0, 0, 0)
+    assert [row[0] for row in origin.rows("SELECT id FROM main.audited ORDER BY id")] == [1, 2]
+
+
 def _of_three(a: Any, b: Any, c: Any) -> None:
     """One too many."""
 
@@ -228,7 +281,7 @@ def test_a_path_that_is_forced_says_what_stands_in_its_way(tmp_path: Path) -> No
 
     @ematix.job(target=Orders, target_connection=origin.connection)
     def of_a_source(source: Connection, target: Connection) -> Source:
-        return Source(source, "SELECT id, label AS name, amount FROM raw", name="source")
+        return Source(source, "SELECT id, label AS name, amount FROM raw -- all of them", name="source")
 
     assert of_a_source.sync().path == "same_db"
     with pytest.raises(FlowError, match="nowhere"):

@@ -6,6 +6,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -124,13 +126,46 @@ def test_a_table_made_by_others_gets_values_of_its_own_types(backend: Backend) -
 
 def test_only_rows_of_the_copies_that_spark_counted_are_applied(backend: Backend) -> None:
     """An attempt that is given up, or whose success is not heard of, leaves its rows behind."""
-    feed = Feed(backend, "id long, name string")
+    feed = Feed(backend, "id long, name string", mode="merge", keys=["id"])
     staged: Any = feed.stage((1, "a"))
     Postgres.query(backend.url, f"INSERT INTO {staged.table} SELECT * FROM {staged.table}")
-    Postgres.query(backend.url, f"UPDATE {staged.table} SET _flow_copy = 0 WHERE ctid = '(0,2)'")
+    Postgres.query(backend.url, f"UPDATE {staged.table} SET id = 2, _flow_copy = 0 WHERE ctid = '(0,2)'")
     batch = feed._batch()
     feed.sink.apply(staged, batch, batch.fence("orders"))
     assert feed.values("id") == [(1,)]
+
+
+def test_rows_that_are_only_added_are_as_many_as_spark_has_counted(backend: Backend) -> None:
+    """They have no numbers by which those of an attempt that was given up could be left out."""
+    feed = Feed(backend, "id long, name string")
+    staged: Any = feed.stage((1, "a"), (2, "b"))
+    Postgres.query(backend.url, f"INSERT INTO {staged.table} SELECT * FROM {staged.table}")
+    batch = feed._batch()
+    with pytest.raises(TargetUnavailable, match="4 rows were staged instead of 2"):
+        feed.sink.apply(staged, batch, batch.fence("orders"))
+    assert feed.rows() == []
+    Postgres.query(
+        backend.url,
+        "CREATE FUNCTION odd() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW; END';"
+        "CREATE TRIGGER odd BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION odd()",
+    )
+    assert feed.write((1, "a"), (2, "b"), (3, "nöl")).counts["inserted"] == 2
+    assert feed.values("id", "name") == [(1, "a"), (3, "nöl")]
+
+
+def test_a_database_of_another_encoding_gets_its_letters_and_refuses_others(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    backend = Backend(tmp_path, spark)
+    latin = f"latin{uuid4().hex}"
+    Postgres.query(backend.url, f"CREATE DATABASE {latin} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    backend.url = urlunsplit(urlsplit(backend.url)._replace(path=f"/{latin}"))
+    Postgres.query(backend.url, "CREATE SCHEMA main")
+    feed = Feed(backend, "id long, name string")
+    feed.write((1, "größe"))
+    assert feed.values("name") == [("größe",)]
+    assert list(feed.refusals(feed.stage((2, "ok"), (3, "€")))) == [1]
 
 
 def test_rows_that_a_crash_of_the_server_took_away_are_not_taken_for_none(tmp_path: Path, spark: SparkSession) -> None:

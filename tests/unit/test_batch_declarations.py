@@ -26,6 +26,11 @@ class Orders:
     name: Text | None
 
 
+@ematix.table(schema="main", name="lines")
+class Lines:
+    text: Text | None
+
+
 @pytest.fixture(autouse=True)
 def nothing_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines, "_declared", {})
@@ -55,8 +60,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ttl text": ({"mode": "scd2", "ttl": "soon"}, r'ttl: found "soon"; allowed: seconds'),
     "policy": ({"on_quality_failure": "explode"}, r"on_quality_failure: .* allowed: warn, fail"),
     "expectations": ({"expectations": lambda t: t.row_count()}, r"no limit"),
+    "checks": (
+        {"expectations": lambda t: t.column("id").matches("x")},
+        r"AttributeError: .*'matches'; allowed: .*regex",
+    ),
     "freshness": ({"freshness_column": "nmae"}, r'freshness_column: found "nmae".*did you mean "name"'),
     "only the last": ({"mode": "truncate", "incremental_column": "id"}, r"incremental_column: .* what came last"),
+    "no keys": ({"target": Lines, "mode": "merge"}, r'  - keys: missing; mode = "merge" needs keys'),
     "itself": ({"depends_on": ["load"]}, r'depends_on: found "load", which is the pipeline itself'),
 }
 

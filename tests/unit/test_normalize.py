@@ -12,6 +12,11 @@ import pytest
 from ematix_flow import normalize as n
 from ematix_flow.errors import DeclarationError
 
+DATE, TIMESTAMP = (
+    f"CASE WHEN typeof(c) IN ('date', 'timestamp', 'timestamp_ntz') THEN CAST(CAST(c AS string) AS {kind}) ELSE"
+    for kind in ("date", "timestamp")
+)
+
 
 @pytest.mark.parametrize(
     ("normalizer", "expected"),
@@ -19,7 +24,7 @@ from ematix_flow.errors import DeclarationError
         (n.trim(), "trim(c)"),
         (n.lower(), "lower(c)"),
         (n.upper(), "upper(c)"),
-        (n.empty_to_null(), "nullif(c, '')"),
+        (n.empty_to_null(), "nullif(CAST(c AS string), '')"),
         (n.replace("a'b", "\\"), r"replace(c, 'a\'b', '\\')"),
         (n.regex_replace(r"\s+", "-"), r"regexp_replace(c, '\\s+', '-')"),
         (n.regex_replace("(a)", r"\1$1\& 5$", "gi"), r"regexp_replace(c, '(?i)(a)', '$1$1$0 5\\$')"),
@@ -32,15 +37,17 @@ from ematix_flow.errors import DeclarationError
         (n.parse_int("error"), "CAST(c AS bigint)"),
         (n.parse_int("default", -1), "coalesce(try_cast(c AS bigint), -1)"),
         (n.parse_numeric(10, 2), "try_cast(c AS decimal(10,2))"),
-        (n.parse_date("YYYY-MM-DD"), "try_to_date(c, 'yyyy-MM-dd')"),
-        (n.parse_date("%d.%m.%Y", on_failure="error"), "to_date(c, 'dd.MM.yyyy')"),
+        (n.parse_date("YYYY-MM-DD"), f"{DATE} try_to_date(CAST(c AS string), 'yyyy-MM-dd') END"),
+        (n.parse_date("%d.%m.%Y", on_failure="error"), f"{DATE} to_date(CAST(c AS string), 'dd.MM.yyyy') END"),
         (
             n.parse_timestamp(formats=["yyyy", "yyyyMM"], on_failure="error"),
-            "coalesce(try_to_timestamp(c, 'yyyy'), to_timestamp(c, 'yyyyMM'))",
+            f"{TIMESTAMP} coalesce(try_to_timestamp(CAST(c AS string), 'yyyy'), "
+            "to_timestamp(CAST(c AS string), 'yyyyMM')) END",
         ),
         (
             n.parse_date(formats=["yyyy", "yyyyMM"], on_failure="default", default=date(2024, 1, 2)),
-            "coalesce(coalesce(try_to_date(c, 'yyyy'), try_to_date(c, 'yyyyMM')), DATE'2024-01-02')",
+            f"coalesce({DATE} coalesce(try_to_date(CAST(c AS string), 'yyyy'), "
+            "try_to_date(CAST(c AS string), 'yyyyMM')) END, DATE'2024-01-02')",
         ),
         (
             n.parse_bool(truthy=["Ja"], falsy=["nein", "NEIN"]),
@@ -61,7 +68,8 @@ def test_sql(normalizer: n.Normalizer, expected: str) -> None:
 
 
 def test_a_chain_goes_from_left_to_right_around_the_quoted_column() -> None:
-    assert n.compose([n.trim(), n.lower(), n.empty_to_null()], "e-mail") == "nullif(lower(trim(`e-mail`)), '')"
+    chain = [n.trim(), n.lower(), n.empty_to_null()]
+    assert n.compose(chain, "e-mail") == "nullif(CAST(lower(trim(`e-mail`)) AS string), '')"
     assert n.compose([], "a`b.c") == "`a``b.c`"
     assert n.compose([n.derive("first || last"), n.trim()], "name") == "trim((first || last))"
     assert n.compose([n.replace("{col}", "x"), n.trim()], "a") == "trim(replace(`a`, '{col}', 'x'))"
@@ -154,13 +162,16 @@ def test_formats_that_cannot_work_are_refused(given: str, message: str) -> None:
          'second, millisecond, microsecond; did you mean "month"?'),
         (lambda: n.to_timezone("Europe/Berln"), "tz: 'Europe/Berln'; allowed: a zone like \"Europe/Berlin\" or "
          '"+02:00"; did you mean "Europe/Berlin"?'),
-        (lambda: n.truncate(-1), "n: -1; allowed: 0 or more"),
+        (lambda: n.truncate(-1), "n: -1; allowed: a whole number from 0"),
+        (lambda: n.round("2"), "n: '2'; allowed: a whole number"),  # type: ignore[arg-type]
+        (lambda: n.sample_pct("1"), "p: '1'; allowed: 0 to 1; 10 percent is 0.1"),  # type: ignore[arg-type]
+        (lambda: n.filter_where(1), "expr: 1; allowed: a condition"),  # type: ignore[arg-type]
         (lambda: n.clamp(3, 1), "lo: 3 is greater than hi, 1; allowed: lo <= hi"),
         (lambda: n.regex_replace("a", "b", ""), "flags: '' would replace the first match only; "
          'allowed: "g", with any of "i", "m", "s"'),
         (lambda: n.default(None), "value: None of type NoneType; allowed: str, bool, int, float, Decimal, date, "
          "datetime, bytes; sql(...) takes any expression"),
-        (lambda: n.limit(-1), "n: -1; allowed: 0 or more"),
+        (lambda: n.limit(-1), "n: -1; allowed: a whole number from 0"),
         (lambda: n.sample_pct(10), "p: 10; allowed: 0 to 1; 10 percent is 0.1"),
         (n.deduplicate_by, "keys: none; allowed: one column or more"),
         (lambda: n.filter_where(" "), "expr: empty; allowed: a condition"),
@@ -177,7 +188,7 @@ def test_mistakes_are_refused(make: Any, message: str) -> None:
     [
         (n.filter_where("a > 1"), "SELECT * FROM (t) WHERE a > 1"),
         (n.limit(5), "SELECT * FROM (t) LIMIT 5"),
-        (n.sample_pct(0.25), "SELECT * FROM (t) WHERE rand() < 0.25"),
+        (n.sample_pct(0.25), "SELECT * FROM (t) WHERE rand(20260101) < 0.25"),
         (
             n.deduplicate_by("k", "l", order_by="seen DESC"),
             "SELECT * EXCEPT (__rank) FROM (SELECT *, row_number() OVER (PARTITION BY `k`, `l` ORDER BY seen DESC) "

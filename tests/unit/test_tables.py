@@ -307,6 +307,12 @@ class TestMistakes:
 
         assert problems_of(declare) == ["the class is also made by @dataclass; allowed: a plain annotated class"]
 
+    def test_a_keyword_that_the_decorator_does_not_know(self) -> None:
+        with pytest.raises(
+            DeclarationError, match='shema: unknown keyword; allowed: schema, name; did you mean "schema"'
+        ):
+            table(shema="main")
+
     def test_the_decorator_without_parentheses(self) -> None:
         with pytest.raises(DeclarationError, match=r"table Bare: 1 problem\n.*allowed: @ematix\.table\(\)"):
 

@@ -84,7 +84,8 @@ class DatabaseSource:
         """What it would read. Fails in words if there is no such thing."""
         database: Database = DATABASES[connection.kind](connection, f"source {name!r}")
         table = "" if is_query(source.query) else source.query.strip()
-        relation = database.named(table) if table else f"({_bare(source.query)}) AS q"
+        # On a line of its own, because the query may end in a comment.
+        relation = database.named(table) if table else f"({_bare(source.query)}\n) AS q"
         return Looked(database, table, relation, database.columns(relation))
 
     def read(self, session: SparkSession, carried: Carried) -> DataFrame:
