@@ -44,6 +44,10 @@ _IS_OPEN = "open"
 # Of transactions of which only the end came: one for each time that a connector began in the middle of one.
 _MOST_HALVES = 1_000
 _NEGATIVE = -(2**63)
+_READ_IT = (
+    "add the topic in which Debezium tells of transactions to `query` of the source; it is <topic.prefix>.transaction "
+    "unless Debezium's topic.transaction says otherwise"
+)
 
 
 class NoTransactions(FlowError):
@@ -67,6 +71,7 @@ class HeldBack:
 
     def __init__(self, cdc: CDC, store: Store) -> None:
         self._cdc, self._store = cdc, store
+        self._warned = False
         self.held = Held()
 
     def released(self, changes: DataFrame, number: int) -> DataFrame:
@@ -84,6 +89,9 @@ class HeldBack:
             self.held = Held()
             return changes if waiting is None else changes.unionByName(waiting.drop(TRANSACTION))
         self._ask_for_transactions(changes)
+        if waiting is not None and not self._warned and not self._known().get("news"):
+            self._warned = True
+            _log.warning("no transaction ever ended", extra={"pipeline": self._store.pipeline, "next_step": _READ_IT})
         kept = self._kept(changes, waiting, before, number)
         still = kept.filter(kept[_IS_OPEN])
         # The news of a transaction change nothing, and are done with.
@@ -102,10 +110,8 @@ class HeldBack:
         words = f"{self.held.changes:,} changes of {self.held.transactions:,} transactions"
         if not self._known().get("news"):
             raise NoTransactions(
-                f"{words} are held back, and no BEGIN or END of a transaction ever came: the source does not read the "
-                "topic in which Debezium tells of transactions",
-                next_step="add that topic to `query` of the source; it is <topic.prefix>.transaction unless Debezium's "
-                "topic.transaction says otherwise. What is held back is applied as soon as the ends have come",
+                f"{words} are held back, and no BEGIN or END of a transaction ever came",
+                next_step=f"{_READ_IT}. What is held back is applied as soon as the ends have come",
             )
         facts = {"pipeline": pipeline, "transactions": self.held.transactions, "changes": self.held.changes}
         _log.warning("transactions are not complete", extra={**facts, "oldest": self.held.oldest})

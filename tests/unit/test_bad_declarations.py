@@ -231,8 +231,8 @@ PYTHON = [
         lambda: CDC(envelope="maxwell", transactional=True),
         [
             "CDC: 1 problem",
-            '  - transactional: has no meaning with envelope = "maxwell", which does not tell where a transaction ends; '
-            'allowed: envelope = "debezium", or transactional = false',
+            '  - transactional: has no meaning with envelope = "maxwell", which does not tell where a transaction ends'
+            '; allowed: envelope = "debezium", or transactional = false',
         ],
         id="transactions of maxwell",
     ),
