@@ -1,7 +1,7 @@
 """Changes of transactions that are not complete, held back beside the checkpoint and saved with it.
 
-What batch N leaves open is in two files: `N.open.parquet`, the open transactions, and `N.rows.parquet`, those changes
-of them that came with this batch. So a repeated batch finds what it found the first time, one can go back to any batch
+What batch N leaves open is in two files: `N.open.json`, the open transactions, and `N.rows.parquet`, those changes of
+them that came with this batch. So a repeated batch finds what it found the first time, one can go back to any batch
 that Spark still knows, and a long transaction is not written again with each batch that it waits for.
 """
 
@@ -9,25 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ematix_flow.cdc.transactions import (
-    ALONE,
-    BEGUN,
-    COLUMNS,
-    COUNT,
-    FIRST,
-    IS_HALF,
-    IS_OPEN,
-    NEWS,
-    PLACE,
-    SEEN,
-    TRANSACTION,
-    said_by,
-    summed_up,
-)
+from ematix_flow.cdc.transactions import ALONE, COLUMNS, NEWS, TRANSACTION, Transaction, of_these, told
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import ORDER, ROW
 from ematix_flow.specs import CDC
@@ -35,12 +22,10 @@ from ematix_flow.state import durable
 from ematix_flow.state.store import Store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
 _NOTE = "transactions.json"
-_IS_OPEN = "open"
 # Of transactions of which only the end came: one for each time that a connector began in the middle of one.
 _MOST_HALVES = 1_000
 _NEGATIVE = -(2**63)
@@ -65,6 +50,11 @@ class Held:
     oldest: str = ""
     """One that has waited longest, in words."""
 
+    @classmethod
+    def of(cls, still: Collection[Transaction]) -> Held:
+        oldest = min(still, key=lambda one: (one.first, one.id), default="")
+        return cls(len(still), sum(one.seen for one in still), str(oldest))
+
 
 class HeldBack:
     """Between the changes that a batch brings and those that it applies."""
@@ -79,29 +69,27 @@ class HeldBack:
         from pyspark.sql import functions as F
 
         self._forget(number)
-        before = self._open_after(number - 1)
-        if not self._cdc.transactional and before is None:
+        before = self._known_after(number - 1)
+        if not self._cdc.transactional and not before:
             return changes
         # Those that come later had no neighbours to be ordered by.
         changes = changes.withColumn(ORDER, F.struct(F.col(ORDER), F.col(ROW)))
-        waiting = None if before is None else self._waiting(before, changes, number)
+        waiting = self._waiting(before, changes, number)
         if not self._cdc.transactional:
             self.held = Held()
             return changes if waiting is None else changes.unionByName(waiting.drop(TRANSACTION))
-        self._ask_for_transactions(changes)
-        if waiting is not None and not self._warned and not self._known().get("news"):
-            self._warned = True
-            _log.warning("no transaction ever ended", extra={"pipeline": self._store.pipeline, "next_step": _READ_IT})
-        kept = self._kept(changes, waiting, before, number)
-        still = kept.filter(kept[_IS_OPEN])
+        self._ask_for_transactions(changes, waiting)
+        known = {one.id: one for one in before}
+        now = known | {one.id: known.get(one.id, one).then(one) for one in told(changes, waiting, known, number)}
+        still = [one for one in now.values() if one.is_open]
+        halves = sorted((one for one in now.values() if one.is_half), key=lambda one: -one.first)[:_MOST_HALVES]
         # The news of a transaction change nothing, and are done with.
         changes = changes.withColumn(TRANSACTION, F.when(F.col(NEWS).isNull(), F.col(TRANSACTION)))
-        self._hold(changes, kept, still, number)
-        self.held = _told(still)
-        released = changes if waiting is None else changes.unionByName(waiting)
-        if len(still):
-            released = released.join(_ids(still, changes), TRANSACTION, "left_anti").select(*changes.columns)
-        return released.drop(*COLUMNS)
+        ids = [one.id for one in still]
+        self._hold(of_these(changes, ids), [*still, *halves], number)
+        self.held = Held.of(still)
+        everything = changes if waiting is None else changes.unionByName(waiting)
+        return of_these(everything, ids, wanted=False).drop(*COLUMNS)
 
     def at_the_end(self, pipeline: str) -> None:
         """Of a run that has read all of its input."""
@@ -116,7 +104,7 @@ class HeldBack:
         facts = {"pipeline": pipeline, "transactions": self.held.transactions, "changes": self.held.changes}
         _log.warning("transactions are not complete", extra={**facts, "oldest": self.held.oldest})
 
-    def _ask_for_transactions(self, changes: DataFrame) -> None:
+    def _ask_for_transactions(self, changes: DataFrame, waiting: DataFrame | None) -> None:
         """Until some were seen."""
         from pyspark.sql import functions as F
 
@@ -135,51 +123,35 @@ class HeldBack:
             )
         if now != known:
             self._store.remember(_NOTE, json.dumps(now))
+        if waiting is not None and not now["news"] and not self._warned:
+            self._warned = True
+            _log.warning("no transaction ever ended", extra={"pipeline": self._store.pipeline, "next_step": _READ_IT})
 
     def _known(self) -> dict[str, bool]:
         return dict(json.loads(self._store.recall(_NOTE) or "{}"))
 
-    def _kept(self, changes: DataFrame, waiting: DataFrame | None, before: pa.Table | None, number: int) -> pa.Table:
-        """Transactions of which something is to be remembered."""
-        from pyspark.sql import functions as F
-
-        said = said_by(changes, number)
-        if waiting is not None:
-            nothing = {BEGUN: F.lit(False), COUNT: F.lit(None).cast("long"), FIRST: F.lit(number).cast("long")}
-            places = [waiting[TRANSACTION], waiting[PLACE], *(value.alias(name) for name, value in nothing.items())]
-            said = said.unionByName(waiting.select(*places))
-        if before is not None:
-            known = changes.sparkSession.createDataFrame(before.select([TRANSACTION, BEGUN, COUNT, FIRST]))
-            said = said.unionByName(known.withColumn(PLACE, F.lit(None).cast("long")))
-        found = summed_up(said).withColumn(_IS_OPEN, F.expr(IS_OPEN)).where(f"{_IS_OPEN} OR ({IS_HALF})").toArrow()
-        return _without_old_halves(found)
-
-    def _hold(self, changes: DataFrame, kept: pa.Table, still: pa.Table, number: int) -> None:
+    def _hold(self, fresh: DataFrame, kept: Sequence[Transaction], number: int) -> None:
         """Write down what this batch leaves, before it is saved."""
-        import pyarrow.parquet as pq
         from pyspark.sql import functions as F
 
-        if not len(kept):
+        if not kept:
             return
         durable.make(self._store.held)
-        if len(still):
-            fresh = changes.join(_ids(still, changes), TRANSACTION, "left_semi")
+        if any(one.is_open and one.seen for one in kept):
             # Not the number of any row of the batch in which it is released.
             own = F.xxhash64(F.lit(number), F.col(ROW)).bitwiseOR(F.lit(_NEGATIVE))
             folder = self._store.scratch("held") / "rows"
-            fresh.withColumn(ROW, own).repartition(1).write.parquet(str(folder))
+            fresh.withColumn(ROW, own).coalesce(1).write.parquet(str(folder))
             for part in folder.glob("*.parquet"):
                 part.replace(self._rows_of(number))
-        draft = self._store.scratch("held") / "open.parquet"
-        pq.write_table(kept, draft)
-        draft.replace(self._open_of(number))
+        durable.write(self._open_of(number), json.dumps([astuple(one) for one in kept]))
 
-    def _waiting(self, before: pa.Table, changes: DataFrame, number: int) -> DataFrame | None:
+    def _waiting(self, before: Collection[Transaction], changes: DataFrame, number: int) -> DataFrame | None:
         """The changes that are held back, as earlier batches have written them."""
         from pyspark.sql.types import StringType, StructType
 
-        before = before.filter(before[_IS_OPEN])
-        first = min(before[FIRST].to_pylist(), default=number)
+        open = [one for one in before if one.is_open and one.seen]
+        first = min((one.first for one in open), default=number)
         files = [str(file) for n in range(first, number) if (file := self._rows_of(n)).exists()]
         if not files:
             return None
@@ -187,51 +159,24 @@ class HeldBack:
         if TRANSACTION not in changes.columns:
             schema = schema.add(TRANSACTION, StringType())
         rows = changes.sparkSession.read.schema(schema).parquet(*files)
-        return rows.join(_ids(before, changes), TRANSACTION, "left_semi").select(*schema.names)
+        return of_these(rows, [one.id for one in open])
 
     def _forget(self, number: int) -> None:
         """What an earlier try of the batch has left, and what no batch needs to which one can go back."""
         if not self._store.held.exists():
             return
         oldest = min((int(plan.name) for plan in (self._store.checkpoint / "offsets").glob("[0-9]*")), default=0)
-        then = self._open_after(oldest)
-        needed = min([oldest, *([] if then is None else then[FIRST].to_pylist())])
+        needed = min([oldest, *(one.first for one in self._known_after(oldest) if one.is_open)])
         for file in self._store.held.iterdir():
             if not file.name.startswith(".") and not needed <= int(file.name.partition(".")[0]) != number:
                 file.unlink()
 
-    def _open_after(self, number: int) -> pa.Table | None:
-        import pyarrow.parquet as pq
-
+    def _known_after(self, number: int) -> list[Transaction]:
         file = self._open_of(number)
-        return pq.read_table(file) if file.exists() else None
+        return [Transaction(*one) for one in json.loads(file.read_bytes())] if file.exists() else []
 
     def _open_of(self, number: int) -> Path:
-        return self._store.held / f"{number}.open.parquet"
+        return self._store.held / f"{number}.open.json"
 
     def _rows_of(self, number: int) -> Path:
         return self._store.held / f"{number}.rows.parquet"
-
-
-def _ids(transactions: pa.Table, beside: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    session: SparkSession = beside.sparkSession
-    return F.broadcast(session.createDataFrame(transactions.select([TRANSACTION])))
-
-
-def _without_old_halves(found: pa.Table) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    halves = found.filter(pc.invert(found[_IS_OPEN])).sort_by([(FIRST, "descending")]).slice(0, _MOST_HALVES)
-    return pa.concat_tables([found.filter(found[_IS_OPEN]), halves])
-
-
-def _told(still: pa.Table) -> Held:
-    if not len(still):
-        return Held()
-    oldest = still.sort_by([(FIRST, "ascending"), (TRANSACTION, "ascending")]).slice(0, 1).to_pylist()[0]
-    of = "an unknown number" if oldest[COUNT] is None else f"{oldest[COUNT]:,}"
-    words = f"{oldest[TRANSACTION]}: {oldest[SEEN]:,} changes of {of}"
-    return Held(len(still), sum(still[SEEN].to_pylist()), words)
