@@ -1,6 +1,6 @@
 """A real Debezium reads a real database in which a lot is going on, while the pipeline that mirrors its tables is
-killed again and again. In the end every mirror is the source, row by row, and every history is its log. The mirrors take
-whole transactions."""
+killed again and again. In the end every mirror is the source, row by row, and every history is its log. The mirrors
+take whole transactions."""
 
 import json
 import os
@@ -238,7 +238,7 @@ def test_the_mirror_is_the_source_and_the_history_its_log(
 
 
 def _log_of_orders(broker: Kafka, prefix: str, why: Callable[[], str]) -> list[dict[str, Any]]:
-    """All changes, once the last one is there."""
+    """All changes, once the last one and the end of its transaction are there."""
     deadline = time.monotonic() + 60
     while True:
         topics = [
@@ -249,7 +249,9 @@ def _log_of_orders(broker: Kafka, prefix: str, why: Callable[[], str]) -> list[d
         values = [message.value() for topic in topics for message in broker.read(topic)]
         changes = [json.loads(value)["payload"] for value in values if value is not None]
         if changes and (changes[-1]["after"] or {}).get("shop") == "last":
-            return changes
+            news = [json.loads(message.value())["payload"] for message in broker.read(f"{prefix}.transaction")]
+            if (changes[-1]["transaction"]["id"], "END") in {(one["id"], one["status"]) for one in news}:
+                return changes
         assert time.monotonic() < deadline, why()
 
 
