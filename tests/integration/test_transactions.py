@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ematix_flow import CDC, KafkaConnection
+from ematix_flow.cdc import transactions
 from ematix_flow.errors import FlowError
 from ematix_flow.specs import CDCTable, PipelineSpec, Source, Transform
 from ematix_flow.streams.change_tables import one_by_one
@@ -75,7 +76,9 @@ def tables(test: PipelineTest) -> tuple[list[Any], list[Any]]:
     return customers, orders
 
 
-def test_a_transaction_is_applied_when_all_of_it_has_come() -> None:
+@pytest.mark.parametrize("few", [transactions.FEW, pytest.param(0, marks=pytest.mark.slow, id="as if there were many")])
+def test_a_transaction_is_applied_when_all_of_it_has_come(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "FEW", few)
     with pipeline_test(SHOP.format(more="")) as test:
         one, two = Transaction(1), Transaction(2)
         snapshot = {**Transaction(0).change(CUSTOMERS, "r", {"id": 1, "name": "Ann"}), "transaction": None}
