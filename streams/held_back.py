@@ -95,10 +95,10 @@ class HeldBack:
         """Of a run that has read all of its input."""
         if not self.held.transactions:
             return
-        words = f"{self.held.changes:,} changes of {self.held.transactions:,} transactions"
         if not self._known().get("news"):
             raise NoTransactions(
-                f"{words} are held back, and no BEGIN or END of a transaction ever came",
+                f"{_counted(self.held.changes, 'change')} of {_counted(self.held.transactions, 'transaction')} held back, "
+                "and no BEGIN or END of a transaction ever came",
                 next_step=f"{_READ_IT}. What is held back is applied as soon as the ends have come",
             )
         facts = {"pipeline": pipeline, "transactions": self.held.transactions, "changes": self.held.changes}
@@ -180,3 +180,7 @@ class HeldBack:
 
     def _rows_of(self, number: int) -> Path:
         return self._store.held / f"{number}.rows.parquet"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
