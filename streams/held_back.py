@@ -95,10 +95,10 @@ class HeldBack:
         """Of a run that has read all of its input."""
         if not self.held.transactions:
             return
+        words = f"{_counted(self.held.changes, 'change')} of {_counted(self.held.transactions, 'transaction')}"
         if not self._known().get("news"):
             raise NoTransactions(
-                f"held back: {_counted(self.held.changes, 'change')} of {_counted(self.held.transactions, 'transaction')}; "
-                "no BEGIN or END of a transaction ever came",
+                f"{words} held back, and no BEGIN or END of a transaction ever came",
                 next_step=f"{_READ_IT}. What is held back is applied as soon as the ends have come",
             )
         facts = {"pipeline": pipeline, "transactions": self.held.transactions, "changes": self.held.changes}
