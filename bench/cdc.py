@@ -22,12 +22,14 @@ from typing import Any
 import psycopg
 
 from bench.measure import peak_memory_mb, report
-from bench.original import VERSION, answer_of, original
+from bench.original import DEADLINE_SECONDS, VERSION, answer_of, original
 from tests.services import server
 from tests.services.postgres import postgres
 
 PER_FILE = 50_000
 PER_BATCH = 5
+# Changes per second, below which something is wrong.
+SLOWEST = 5_000
 # What the JDBC sink writes in one transaction unless it is told otherwise.
 PER_TRANSACTION = 500
 TABLE = "CREATE TABLE customers (id bigint PRIMARY KEY, name text, city text, amount double precision, note text)"
@@ -77,7 +79,8 @@ def _compare(folder: Path, changes: int, *, with_original: bool) -> None:
 
 
 def _measured(folder: Path, changes: int, url: str) -> None:
-    facts = answer_of(["-m", "bench.cdc", "--ours", str(folder / "in"), str(folder / "home"), url])
+    command = ["-m", "bench.cdc", "--ours", str(folder / "in"), str(folder / "home"), url]
+    facts = answer_of(command, deadline=max(DEADLINE_SECONDS, changes / SLOWEST))
     steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in facts["steps"].items() if seconds >= 0.1)
     _line("this product", changes, facts["seconds"], f"{facts['memory_mb']:,.0f} MB; seconds by step: {steps}")
     _line("from the second batch on", facts["later"], facts["later_seconds"])

@@ -109,9 +109,9 @@ def original(text: str, rows: int, environment: Path) -> dict[str, Any]:
     return answer_of(["-P", "-c", ORIGINAL, text, str(rows), "19417"], str(environment / "bin/python"))
 
 
-def answer_of(arguments: list[str], python: str = sys.executable) -> dict[str, Any]:
+def answer_of(arguments: list[str], python: str = sys.executable, deadline: float = DEADLINE_SECONDS) -> dict[str, Any]:
     command = [python, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=deadline, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.cdc.envelopes import CREATE, DELETE, ROW_TYPE, SKIP, TRUNCATE, UPDATE, Envelope, envelope_of
 from ematix_flow.cdc.logical import Field, fields_of, readable
+from ematix_flow.cdc.transactions import transaction_columns
 from ematix_flow.cdc.values import UNAVAILABLE, decoded
 from ematix_flow.sinks.base import AT, CHANGE, EVENT_TIME, OP, ORDER, PLACES, PRESENT, ROW
 from ematix_flow.sinks.changes import EMPTY, MARK, REMOVE, UPSERT
@@ -104,6 +105,7 @@ def opened(rows: DataFrame, cdc: CDC) -> DataFrame:
         F.expr(envelope.schema).alias(_SCHEMA),
         table.alias(TABLE),
         why.alias(PROBLEM),
+        *transaction_columns(envelope, cdc, table),
     )
 
 

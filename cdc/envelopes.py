@@ -21,10 +21,31 @@ _MAXWELL = {
     "bootstrap-complete": SKIP, "table-create": SKIP, "table-alter": SKIP, "table-drop": SKIP, "database-create": SKIP,
     "database-alter": SKIP, "database-drop": SKIP,
 }  # fmt: skip
+_TRANSACTION = {
+    "id": "transaction.id", "order": "transaction.total_order", "news_of": "id", "count": "event_count",
+    "counts": "data_collections",
+}  # fmt: skip
 # Of a number with at most 20 digits, so that texts compare as the numbers do.
 _DIGITS = 20
 _DECIMALS = 9
 _WRAPPED = "payload"
+
+
+@dataclass(frozen=True)
+class InTransaction:
+    """What an envelope says of the transaction of the source that its change is of, and the news of a transaction:
+    that it began, or that it is over, with so many changes."""
+
+    id: str
+    order: str
+    """The number of the change in its transaction."""
+    news_of: str
+    status: str
+    """`BEGIN` or `END`."""
+    count: str
+    """Of the changes, at the end."""
+    counts: str
+    """The same by table, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +75,8 @@ class Envelope:
     """The JSON text that describes the types of the row, where envelopes bring one."""
     paths: tuple[tuple[str, ...], ...] = ()
     """Where rows stand in the JSON of an envelope."""
+    transaction: InTransaction | None = None
+    """If changes of a transaction are to be applied together."""
 
 
 def envelope_of(cdc: CDC) -> Envelope:
@@ -67,6 +90,7 @@ def _debezium(cdc: CDC) -> Envelope:
     texts |= {"op": cdc.op_field or "op", "moment": "ts_ms", "status": "status"}
     given = {"key": cdc.key_field, "ts": cdc.ts_field, "table": cdc.table_field}
     texts |= {role: path for role, path in given.items() if path}
+    texts |= _TRANSACTION if cdc.transactional else {}
     wanted = [(role, path, ROW_TYPE) for role, path in rows.items()]
     wanted += [(role, path, "string") for role, path in texts.items()]
     plain = _Paths(wanted)
@@ -82,6 +106,7 @@ def _debezium(cdc: CDC) -> Envelope:
     timed = _moment(moment)
     paths = tuple(tuple(path.split(".")) for path in rows.values())
     tables = _names(of("db"), of("schema"), of("table"))
+    told = InTransaction(**{role: of(role) for role in (*_TRANSACTION, "status")})
     return Envelope(
         ddl=_ddl({"schema": "string", **_union(plain.tree, wrapped.tree)}),
         op=of("op"),
@@ -96,6 +121,7 @@ def _debezium(cdc: CDC) -> Envelope:
         ignorable=f"{of('status')} IN ('BEGIN', 'END')",
         schema="`schema`",
         paths=(*paths, *((_WRAPPED, *path) for path in paths)),
+        transaction=told if cdc.transactional else None,
     )
 
 

@@ -29,5 +29,7 @@ class RunResult:
     """CDC counters: creates, updates, deletes, skipped, idempotent_skipped, truncates."""
     changes_by_table: dict[str, dict[str, int]] = field(default_factory=dict)
     """The same by source table, where changes are of several."""
+    held_changes: int = 0
+    """With `transactional = true`: changes that wait, after the last batch, for the rest of their transactions."""
     watermark: datetime | None = None
     duration_seconds: float = 0.0

@@ -112,6 +112,9 @@ class Metrics:
             self._dropped.labels(**self._labels, stage=stage).inc(rows)
         for name, metric in self._changes.items():
             metric.labels(**self._labels).inc(report.changes.get(name, 0))
+        if self._changes:
+            self._held_changes.labels(**self._labels).set(report.held.changes)
+            self._held_transactions.labels(**self._labels).set(report.held.transactions)
         if report.windows is not None:
             self._told(report.windows, report.operator or "")
         for step, seconds in report.seconds.items():
@@ -131,7 +134,11 @@ class Metrics:
             "idempotent_skipped": "Changes older than what the target has.",
         }
         self._changes = {name: self._counter(f"cdc_{name}", text) for name, text in words.items()}
-        for metric in self._changes.values():
+        self._held_changes = self._gauge(
+            "cdc_held_changes", "Changes that wait for the rest of their transactions, with transactional = true."
+        )
+        self._held_transactions = self._gauge("cdc_held_transactions", "Transactions that are not complete.")
+        for metric in (*self._changes.values(), self._held_changes, self._held_transactions):
             metric.labels(**self._labels)
 
     def _declare_windows(self) -> None:

@@ -119,6 +119,8 @@ def result_text(result: RunResult, spec: PipelineSpec) -> str:
     for name, changes in {"": result.changes, **result.changes_by_table}.items():
         if found := {what: number for what, number in changes.items() if number}:
             rows.append([f"changes {name}".rstrip(), by_name(found)])
+    if result.held_changes:
+        rows.append(["held back", f"{result.held_changes:,} changes, whose transactions are not complete"])
     if late := sum(result.late_rows.values()):
         rows.append(["late", f"{late:,} ({by_name(result.late_rows)})"])
     if dropped := sum(result.dropped_rows.values()):

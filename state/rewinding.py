@@ -21,7 +21,7 @@ from ematix_flow.state.swap import NEW
 
 # Of the batch in progress alone: it will be another one.
 _OF_ONE_BATCH = re.compile(r"lookups/.*|lookups\.json|refused\.json|ticks/.*")
-_NUMBERED = re.compile(r"(?:offsets|commits)/(\d+)")
+_NUMBERED = re.compile(r"(?:offsets|commits|held)/(\d+)(?:\..+)?")
 _SOURCE = re.compile(r"sources/(\d+)/.*")
 # Spark's interval between two compact logs, unless a user has set another one.
 _COMPACT_EVERY = 10

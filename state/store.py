@@ -73,6 +73,11 @@ class Store:
         """For what a stage gives to the next one, which is kept as the checkpoint is."""
         return self.checkpoint / "handover"
 
+    @property
+    def held(self) -> Path:
+        """For changes whose transaction is not complete, which are kept as the checkpoint is."""
+        return self.checkpoint / "held"
+
     def remember(self, name: str, text: str) -> None:
         """Write down a fact that must live exactly as long as the checkpoint, such as an inferred schema. The next
         `save` makes it durable."""

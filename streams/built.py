@@ -13,7 +13,6 @@ def not_built(spec: PipelineSpec) -> list[str]:
     parts = {
         "[transform] sql with [transform.cdc]": cdc and spec.transform.sql,
         "[transform.lookups] with [transform.cdc]": cdc and spec.transform.lookups,
-        "[transform.cdc] transactional = true": cdc and cdc.transactional,
     }
     return [*(part for part, declared in parts.items() if declared), *(_targets_without_changes(spec) if cdc else ())]
 

@@ -16,6 +16,7 @@ from ematix_flow.state.store import Store
 from ematix_flow.streams.change_columns import TableCapture, with_error
 from ematix_flow.streams.change_tables import ChangeTable, UnlistedTable, found_table, listed_tables
 from ematix_flow.streams.envelope import ERROR, IS_BAD, Origin
+from ematix_flow.streams.held_back import HeldBack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,11 +41,13 @@ class Capture:
         assert spec.transform.cdc is not None
         self._spec, self._cdc, self._store, self._origin = spec, spec.transform.cdc, store, origin
         self._tables = {name: self._of(table) for name, table in listed_tables(spec, sinks).items()}
+        self.back = HeldBack(self._cdc, store)
 
-    def __call__(self, changes: DataFrame, lookups: Mapping[str, DataFrame]) -> Changes:
+    def __call__(self, changes: DataFrame, batch: int) -> Changes:
         from pyspark.sql import DataFrame
         from pyspark.sql import functions as F
 
+        changes = self.back.released(changes, batch)
         found = seen(changes)
         skipped = {table or ONLY: one.skipped for table, one in found.items() if one.skipped}
         named = {table: one for table, one in found.items() if table is not None and one.changes}

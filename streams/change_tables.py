@@ -82,6 +82,15 @@ def with_tables(spec: PipelineSpec) -> PipelineSpec:
     return spec.model_copy(update={"targets": tuple(targets)})
 
 
+def one_by_one(spec: PipelineSpec) -> PipelineSpec:
+    """For runs over a part of what the source had, which may hold a part of a transaction: none is waited for."""
+    cdc = spec.transform.cdc
+    if cdc is None or not cdc.transactional:
+        return spec
+    transform = spec.transform.model_copy(update={"cdc": cdc.model_copy(update={"transactional": False})})
+    return spec.model_copy(update={"transform": transform})
+
+
 def listed_tables(spec: PipelineSpec, sinks: Mapping[str, Sink]) -> dict[str, ChangeTable]:
     """`sinks` are those of the pipeline, if all changes are of one table."""
     cdc = spec.transform.cdc

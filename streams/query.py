@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ematix_flow.cdc.changes import opened
 from ematix_flow.sinks.base import Sink
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-BatchTransform = Callable[["DataFrame", Mapping[str, "DataFrame"]], Any]
-"""Rows of a batch become other rows, or changes of tables."""
+BatchTransform = Callable[["DataFrame", Mapping[str, "DataFrame"]], "DataFrame"]
+"""Rows of a batch become other rows."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,12 @@ class Plan:
     read_often: bool = False
     """The SQL looks at the rows of a batch more than once."""
     capture: Capture | None = None
-    """Makes changes of the rows; it is the transform of a batch then."""
+    """Makes changes of tables of the rows of a batch."""
+
+    @property
+    def is_row_by_row(self) -> bool:
+        """The rows go to the targets as they are."""
+        return self.operator is None and self.batch_transform is None and self.capture is None
 
     @property
     def is_materialised(self) -> bool:
@@ -84,7 +89,7 @@ def plan(spec: PipelineSpec, sources: Sources, session: SparkSession, store: Sto
         capture = Capture(spec, sinks, store, origin)
         # Opened before they are kept, because the envelopes of a batch are looked at more than once.
         rows = observed(opened(together(done.branches), spec.transform.cdc))
-        return Plan(rows, origin, capture, read_often=True, capture=capture)
+        return Plan(rows, origin, read_often=True, capture=capture)
     if spec.transform.window is None:
         rows = observed(together(done.branches))
         return Plan(rows, origin, done.batch_transform, read_often=done.read_often)

@@ -21,6 +21,7 @@ from ematix_flow.state.dead_letters import PARKED, PENDING, Which
 from ematix_flow.state.rewinding import begin
 from ematix_flow.state.store import ReplayStore
 from ematix_flow.state.swap import NEW
+from ematix_flow.streams.change_tables import one_by_one
 from ematix_flow.streams.run import run_spec
 from ematix_flow.streams.runner import BatchReport
 from ematix_flow.streams.sources.kafka_again import with_records
@@ -70,7 +71,7 @@ def replay(
     transform = spec.transform.model_copy(update={"on_error": "dlq"})
     # Letters are missing rows of what is there, not a new content.
     added = [t.model_copy(update={"mode": "append"}) if t.mode == "truncate" else t for t in spec.targets]
-    spec = spec.model_copy(update={"transform": transform, "targets": tuple(added)})
+    spec = one_by_one(spec.model_copy(update={"transform": transform, "targets": tuple(added)}))
     statuses = (PENDING,) if ids is None else (PENDING, PARKED)
     # What fails from now on has had its turn.
     which = Which(statuses, stage=stage, before=datetime.now(UTC), ids=None if ids is None else tuple(ids), limit=limit)

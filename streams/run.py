@@ -23,7 +23,7 @@ from ematix_flow.state.store import Store, open_beside, open_store
 from ematix_flow.streams.anew import begin_anew
 from ematix_flow.streams.backfill import Range
 from ematix_flow.streams.built import refuse_what_is_not_built
-from ematix_flow.streams.change_tables import by_key, with_tables
+from ematix_flow.streams.change_tables import by_key, one_by_one, with_tables
 from ematix_flow.streams.failures import explained, let_go, spark_errors_in_words
 from ematix_flow.streams.functions import register, register_aggregates
 from ematix_flow.streams.lookups import Lookups
@@ -95,7 +95,7 @@ def run_spec(
         if wanted is not None:
             with closing(open_beside(spec, f"backfill {wanted}")) as memory:
                 memory.publish = dead_letter_topic(spec)
-                spec = wanted.of_sources(spec)
+                spec = one_by_one(wanted.of_sources(spec))
                 result = run_stage(spec, memory, wanted.opening, open_sinks(spec), ending, watching, asked, spark)
                 # One that was interrupted goes on; one that is done can be done again.
                 if not asked.is_set():
@@ -159,6 +159,8 @@ def run_stage(
             if bounded and not asked.is_set() and _moved_at_the_end(spec, runner, ending):
                 _run(spec, runner, planned, memory, asked, watching.on_start, bounded=bounded)
             watermark = runner.watermark
+            if bounded and planned.capture is not None and not asked.is_set():
+                planned.capture.back.at_the_end(spec.name)
     status = "stopped" if asked.is_set() else "success"
     return _result(spec, tally, status, watermark, time.monotonic() - began)
 
@@ -257,6 +259,7 @@ def _result(spec: PipelineSpec, tally: Tally, status: str, watermark: int | None
         dropped_rows=dict(tally.dropped),
         changes=in_all(tally.changes) if spec.transform.cdc else {},
         changes_by_table={table: in_all({table: counts}) for table, counts in tally.changes.items() if table},
+        held_changes=tally.held.changes,
         watermark=None if watermark in (None, NO_WATERMARK) else _moment(watermark),
         duration_seconds=seconds,
     )

@@ -15,6 +15,7 @@ from ematix_flow.state.store import Store
 from ematix_flow.streams.bisecting import without_culprits
 from ematix_flow.streams.clocks import Clocks
 from ematix_flow.streams.failures import BadRowError, is_of_a_row
+from ematix_flow.streams.held_back import Held
 from ematix_flow.streams.lanes import Lanes
 from ematix_flow.streams.lookups import Lookups
 from ematix_flow.streams.observed import Arrived, Seen, notes_among, seen_among, seen_by
@@ -51,6 +52,8 @@ class Tally:
     counts: Mapping[str, Counter[str]] = field(default_factory=dict)
     changes: dict[str, Counter[str]] = field(default_factory=dict)
     """By table."""
+    held: Held = field(default_factory=Held)
+    """After the latest batch."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class BatchReport:
     """Which one: `join` or `window`."""
     latest: int | None = None
     """The latest event time among its rows, if they carry it, in microseconds since 1970."""
+    held: Held = field(default_factory=Held)
+    """Changes that wait for the rest of their transactions."""
 
     @property
     def bad(self) -> Mapping[str, int]:
@@ -260,22 +265,20 @@ class Runner:
     @step
     def commit(self, batch: Batch) -> None:
         """8. Returning lets Spark write `commits/N`."""
-        self.is_over = self._is_row_by_row and self._sources.are_over(batch.number)
+        self.is_over = self._plan.is_row_by_row and self._sources.are_over(batch.number)
         self.tally.batches += 1
         self.tally.consumed += self.consumed
         self.tally.written.update(self.written)
         self.tally.counts = self._targets.counts
         for table, changes in self.changes.items():
             self.tally.changes.setdefault(table, Counter()).update(changes)
+        if self._plan.capture is not None:
+            self.tally.held = self._plan.capture.back.held
         self.tally.dead.update(self._counted("dlq"))
         self.tally.dropped.update(self._counted("drop"))
         if self.told is not None:
             self.tally.late.update(self.told.late)
             self.clocks.commit(self._arrived)
-
-    @property
-    def _is_row_by_row(self) -> bool:
-        return self._plan.operator is None and self._plan.batch_transform is None
 
     def _rows_of(self, number: int) -> int | None:
         """How many come to the targets, about. A window gives no more than it holds and is given; a join may."""
@@ -302,6 +305,7 @@ class Runner:
             seconds=dict(self.watch.latest),
             changes=in_all(self.changes) if self._plan.capture else {},
             windows=self.told,
+            held=self.tally.held,
             operator="join" if self._spec.transform.join else "window" if self._open else None,
             latest=self.latest,
         )
@@ -326,7 +330,9 @@ class Runner:
         self._query.stop()
 
     def _transformed(self, batch: Batch, good: DataFrame) -> Any:
-        transform = self._plan.batch_transform
+        transform, capture = self._plan.batch_transform, self._plan.capture
+        if capture is not None:
+            return capture(with_numbers(good), batch.number)
         if transform is None:
             return good
         return transform(with_numbers(good), self._lookups.tables(batch.number, good.sparkSession))
@@ -335,11 +341,11 @@ class Runner:
         """With what Spark has counted on the way."""
         from pyspark.errors import PySparkException
 
-        counted = self._plan.batch_transform is None
+        counted = self._plan.batch_transform is None and self._plan.capture is None
         try:
             return self._targets.stage(batch, routed.produced, self._seen_by_spark, counted=counted)
         except PySparkException as error:
-            if counted or self._plan.capture or self._policy == "fail" or not is_of_a_row(error):
+            if self._plan.batch_transform is None or self._policy == "fail" or not is_of_a_row(error):
                 raise
             # A transform over a whole batch failed on a row, and does not say on which.
             good, errors = without_culprits(

@@ -54,7 +54,7 @@ class CDC(Declared):
     truncate_mode: Literal["apply", "ignore", "fail"] = "apply"
     """Whether a truncate empties the table, does nothing or stops the pipeline."""
     transactional: bool = False
-    """Whether the changes of a transaction of the source become visible together. Refused so far."""
+    """Whether the changes of a transaction of the source are applied together; needs Debezium's transaction topic."""
     schema_evolution: Literal["skip", "fail", "evolve", "try_evolve", "lenient"] = "skip"
     """What happens to columns that the target does not have."""
     tables: dict[str, CDCTable] | None = None
@@ -80,6 +80,12 @@ class CDC(Declared):
             if operation not in _OPERATIONS:
                 allowed = ", ".join(_OPERATIONS)
                 yield Complaint(("op_map", key), f'found "{operation}"', allowed, near(operation, _OPERATIONS))
+
+    @check
+    def _only_debezium_tells_of_transactions(self) -> Iterator[Complaint]:
+        if self.transactional and self.envelope != "debezium":
+            found = f'has no meaning with envelope = "{self.envelope}", which does not tell where a transaction ends'
+            yield Complaint(("transactional",), found, 'envelope = "debezium", or transactional = false')
 
     @check
     def _soft_delete_has_a_column(self) -> Iterator[Complaint]:

@@ -1,5 +1,6 @@
 """A real Debezium reads a real database in which a lot is going on, while the pipeline that mirrors its tables is
-killed again and again. In the end every mirror is the source, row by row, and every history is its log."""
+killed again and again. In the end every mirror is the source, row by row, and every history is its log. The mirrors
+take whole transactions."""
 
 import json
 import os
@@ -38,10 +39,11 @@ pipeline_name = "{mode}"
 [source]
 kind = "kafka"
 bootstrap_servers = "{bootstrap}"
-query = "{prefix}\\\\..*\\\\.(customers|orders)"
+query = "{prefix}\\\\.(.*\\\\.(customers|orders)|transaction)"
 max_rows_per_batch = 10000
 [transform.cdc]
 schema_evolution = "evolve"
+transactional = {transactional}
 [transform.cdc.tables.customers]
 table = "{mode}_customers"
 keys = ["id"]
@@ -206,12 +208,13 @@ def test_the_mirror_is_the_source_and_the_history_its_log(
     monkeypatch.chdir(tmp_path)
     source, broker, prefix, mirrors = source_of(), kafka(), f"t{uuid4().hex[:8]}", Mirrors(tmp_path)
     pipelines = {
-        mode: DECLARATION.format(mode=mode, bootstrap=broker.bootstrap, prefix=prefix) + mirrors.declared(mode)
-        for mode in ("merge", "scd2")
+        mode: DECLARATION.format(mode=mode, bootstrap=broker.bootstrap, prefix=prefix, transactional=whole)
+        + mirrors.declared(mode)
+        for mode, whole in {"merge": "true", "scd2": "false"}.items()
     }
     workload = Workload(source)
     workload.prepare()
-    debezium = Debezium(source.url, broker.bootstrap, prefix)
+    debezium = Debezium(source.url, broker.bootstrap, prefix, provide_transaction_metadata="true")
     workload.start()
     chosen = random.Random(3)
     for _ in range(KILLS):
@@ -224,7 +227,7 @@ def test_the_mirror_is_the_source_and_the_history_its_log(
     debezium.stop()
     assert workload.done > 50
     for text in pipelines.values():
-        run_pipeline(config_str=text, bounded=True)
+        assert run_pipeline(config_str=text, bounded=True).held_changes == 0
     for table, columns in TABLES.items():
         wanted = told(source.server.query(source.url, f"SELECT {', '.join(columns)} FROM {table}"))
         for target, found in mirrors.read(f"merge_{table}", columns).items():
@@ -235,7 +238,7 @@ def test_the_mirror_is_the_source_and_the_history_its_log(
 
 
 def _log_of_orders(broker: Kafka, prefix: str, why: Callable[[], str]) -> list[dict[str, Any]]:
-    """All changes, once the last one is there."""
+    """All changes, once the last one and the end of its transaction are there."""
     deadline = time.monotonic() + 60
     while True:
         topics = [
@@ -246,7 +249,9 @@ def _log_of_orders(broker: Kafka, prefix: str, why: Callable[[], str]) -> list[d
         values = [message.value() for topic in topics for message in broker.read(topic)]
         changes = [json.loads(value)["payload"] for value in values if value is not None]
         if changes and (changes[-1]["after"] or {}).get("shop") == "last":
-            return changes
+            news = [json.loads(message.value())["payload"] for message in broker.read(f"{prefix}.transaction")]
+            if (changes[-1]["transaction"]["id"], "END") in {(one["id"], one["status"]) for one in news}:
+                return changes
         assert time.monotonic() < deadline, why()
 
 

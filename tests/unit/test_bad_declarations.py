@@ -228,6 +228,15 @@ PYTHON = [
         id="misspelt envelope",
     ),
     pytest.param(
+        lambda: CDC(envelope="maxwell", transactional=True),
+        [
+            "CDC: 1 problem",
+            '  - transactional: has no meaning with envelope = "maxwell", which does not tell where a transaction ends'
+            '; allowed: envelope = "debezium", or transactional = false',
+        ],
+        id="transactions of maxwell",
+    ),
+    pytest.param(
         lambda: StateStore("postgres"),
         ["StateStore: 1 problem", '  - url: missing; kind = "postgres" needs url'],
         id="postgres state without url",

@@ -3,10 +3,9 @@
 import pytest
 
 from ematix_flow import CDC, DuckDBConnection, ObjectStoreLocalConnection
-from ematix_flow.errors import DeclarationError, FlowError, NotBuilt
+from ematix_flow.errors import DeclarationError, FlowError
 from ematix_flow.sinks.changes import AT_LENGTH, too_late
 from ematix_flow.specs import PipelineSpec, Source, Target, Transform
-from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.change_tables import by_key, found_table, listed_tables, with_tables
 
 
@@ -55,8 +54,3 @@ def test_changes_before_the_gate_count_as_skipped() -> None:
     assert too_late([(places[2], staged), (places[0], staged)]) == {
         "creates": -1, "updates": -1, "idempotent_skipped": 2,
     }  # fmt: skip
-
-
-def test_whole_transactions_are_refused_by_name() -> None:
-    with pytest.raises(NotBuilt, match=r"\[transform.cdc\] transactional = true"):
-        refuse_what_is_not_built(pipeline(duckdb(table="a", keys=["id"]), transactional=True))

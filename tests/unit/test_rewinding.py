@@ -40,8 +40,12 @@ def test_the_log_of_a_file_source_ends_with_the_batch(store: Store, last: int, s
 def test_what_is_true_of_the_kept_batches_stays(store: Store) -> None:
     write_checkpoint(store.checkpoint, 7, committed=6, stateful=True)
     before = store.generation
+    store.held.mkdir()
+    for batch in range(7):
+        (store.held / f"{batch}.open.json").touch()
     rewind(store, 3)
     kept = files_in(store.checkpoint)
+    assert sorted(path for path in kept if path.startswith("held/")) == [f"held/{n}.open.json" for n in range(4)]
     assert {path for path in kept if path.startswith("state/")} == {
         *(f"state/0/0/{version}.delta" for version in (1, 2, 3, 4)),
         "state/0/_metadata/metadata",
