@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class Shop:
 
     def orders(self, count: int) -> None:
         for i in range(self.sent, self.sent + count):
-            row = {"id": i, "shop": f"s{i % KEYS}", "at": f"2026-01-01T{i // 600:02}:{i // 10 % 60:02}:00Z"}
+            at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=i // 10)
+            row = {"id": i, "shop": f"s{i % KEYS}", "at": at.isoformat()}
             if self.padding:
                 row["padding"] = random.Random(i).randbytes(self.padding).hex()
             self.kafka.produce(self.source, row, key=row["shop"], partition=i % PARTITIONS)
@@ -130,9 +132,9 @@ def test_a_kill_at_any_step_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Pa
 
 @pytest.mark.parametrize("point", INSIDE[1:])
 def test_the_death_of_a_worker_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Path, point: str) -> None:
-    """Batches of several megabytes, which workers send."""
-    shop = Shop(kafka, tmp_path, "stateless", padding=40_000)
-    shop.orders(120)
+    """Batches of several megabytes and more than ten thousand rows, which workers send."""
+    shop = Shop(kafka, tmp_path, "stateless", padding=100)
+    shop.orders(44_000)
     with victim(shop.declaration, tmp_path, **{CRASH_AT: f"{point}@1"}) as process:
         # It is an error of the batch and leaves the process alive.
         assert process.wait(240) == 1, process.stderr and process.stderr.read()
