@@ -82,7 +82,7 @@ class SetAside:
 
 def letters(pipeline: str, batch: int, sources: Sources, bad_rows: Iterable[BadRow]) -> Iterator[DeadLetter]:
     """Each with a position of its own, the same whenever the batch is repeated."""
-    for bad, position in _positions(sources, batch, bad_rows):
+    for bad, position in placed(sources, batch, bad_rows):
         source = sources.named(bad.source)
         arrived = source.arrived(bad.position) if source and bad.position else None
         yield DeadLetter(
@@ -101,7 +101,7 @@ def letters(pipeline: str, batch: int, sources: Sources, bad_rows: Iterable[BadR
         )
 
 
-def _positions(sources: Sources, batch: int, bad_rows: Iterable[BadRow]) -> Iterator[tuple[BadRow, str]]:
+def placed(sources: Sources, batch: int, bad_rows: Iterable[BadRow]) -> Iterator[tuple[BadRow, str]]:
     """In the order of the source, as far as they are looked at together; Spark collects them in none. Where the source
     knows only the block of the file that a row lies in, rows are looked up in the file. What is not found there is told
     apart by its content, and equal rows are numbered."""
@@ -117,20 +117,20 @@ def _positions(sources: Sources, batch: int, bad_rows: Iterable[BadRow]) -> Iter
             for (name, file), payloads in wanted.items()
             if file and (source := sources.named(name))
         }
-        placed = []
+        found_at = []
         for bad in some:
             if _is_exact(sources, bad):
-                placed.append((bad, bad.position))
+                found_at.append((bad, bad.position))
                 continue
             digest = hashlib.sha256(bad.payload or (bad.message or "").encode()).hexdigest()[:12]
             name = f"{_file(bad) or f'batch {batch}'}#{digest}"
             found = lines.get((bad.source, _file(bad)), {}).get(bad.payload, [])
             before, equal[name] = equal[name], equal[name] + 1
             if before < len(found):
-                placed.append((bad, f"{_file(bad)}#{found[before]}"))
+                found_at.append((bad, f"{_file(bad)}#{found[before]}"))
             else:
-                placed.append((bad, f"{name}.{before}" if before else name))
-        yield from sorted(placed, key=lambda one: _in_order(one[1]))
+                found_at.append((bad, f"{name}.{before}" if before else name))
+        yield from sorted(found_at, key=lambda one: _in_order(one[1]))
 
 
 def _in_order(position: str) -> list[str | int]:
