@@ -21,7 +21,7 @@ from ematix_flow.streams.lookups import Lookups
 from ematix_flow.streams.observed import Arrived, Seen, notes_among, seen_among, seen_by
 from ematix_flow.streams.open_windows import OpenWindows, Told
 from ematix_flow.streams.query import Plan
-from ematix_flow.streams.set_aside import SetAside, letters
+from ematix_flow.streams.set_aside import SetAside, letters, placed
 from ematix_flow.streams.shaping import is_small
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.steps import Stopwatch, reached
@@ -364,7 +364,8 @@ class Runner:
     def _fail_if_asked(self) -> None:
         if not (stopping := self._counted("fail")):
             return
-        first = min((bad for bad in self.bad if bad.stage in stopping), key=lambda bad: bad.position)
+        assert self.current is not None
+        first, _ = next(placed(self._sources, self.current[1], (bad for bad in self.bad if bad.stage in stopping)))
         source = self._sources.named(first.source)
         raise BadRowError(
             stage=first.stage,

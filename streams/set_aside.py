@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -82,7 +83,7 @@ class SetAside:
 
 def letters(pipeline: str, batch: int, sources: Sources, bad_rows: Iterable[BadRow]) -> Iterator[DeadLetter]:
     """Each with a position of its own, the same whenever the batch is repeated."""
-    for bad, position, payload, form in _as_they_were(sources, _positions(sources, batch, bad_rows)):
+    for bad, position, payload, form in _as_they_were(sources, placed(sources, batch, bad_rows)):
         source = sources.named(bad.source)
         arrived = source.arrived(bad.position) if source and bad.position else None
         yield DeadLetter(
@@ -122,9 +123,10 @@ def _originals(sources: Sources, name: str, read: dict[str, bytes]) -> dict[str,
     return source.originals(read) if isinstance(source, KeepsLines) else {}
 
 
-def _positions(sources: Sources, batch: int, bad_rows: Iterable[BadRow]) -> Iterator[tuple[BadRow, str]]:
-    """Where the source knows only the block of the file that a row lies in, rows are looked up in the file. What is not
-    found there is told apart by its content, and equal rows are numbered."""
+def placed(sources: Sources, batch: int, bad_rows: Iterable[BadRow]) -> Iterator[tuple[BadRow, str]]:
+    """In the order of the source, as far as they are looked at together; Spark collects them in none. Where the source
+    knows only the block of the file that a row lies in, rows are looked up in the file. What is not found there is told
+    apart by its content, and equal rows are numbered."""
     equal: Counter[str] = Counter()
     rows = iter(bad_rows)
     while some := list(islice(rows, _LOOKED_UP_AT_ONCE)):
@@ -137,18 +139,25 @@ def _positions(sources: Sources, batch: int, bad_rows: Iterable[BadRow]) -> Iter
             for (name, file), payloads in wanted.items()
             if file and (source := sources.named(name))
         }
+        found_at = []
         for bad in some:
             if _is_exact(sources, bad):
-                yield bad, bad.position
+                found_at.append((bad, bad.position))
                 continue
             digest = hashlib.sha256(bad.payload or (bad.message or "").encode()).hexdigest()[:12]
             name = f"{_file(bad) or f'batch {batch}'}#{digest}"
             found = lines.get((bad.source, _file(bad)), {}).get(bad.payload, [])
             before, equal[name] = equal[name], equal[name] + 1
             if before < len(found):
-                yield bad, f"{_file(bad)}#{found[before]}"
+                found_at.append((bad, f"{_file(bad)}#{found[before]}"))
             else:
-                yield bad, f"{name}.{before}" if before else name
+                found_at.append((bad, f"{name}.{before}" if before else name))
+        yield from sorted(found_at, key=lambda one: _in_order(one[1]))
+
+
+def _in_order(position: str) -> list[str | int]:
+    """Numbers in it as numbers: every other part is one."""
+    return [int(part) if n % 2 else part for n, part in enumerate(re.split("([0-9]+)", position))]
 
 
 def _is_exact(sources: Sources, bad: BadRow) -> bool:
