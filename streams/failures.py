@@ -43,6 +43,12 @@ class BatchFailed(FlowError):
     transient = True
 
 
+class FileUnreadable(BatchFailed):
+    """A file of the source is not what its format says, or was not complete when it was read."""
+
+    code = "file-unreadable"
+
+
 class SparkRefused(FlowError):
     """Spark did not accept the plan of the pipeline."""
 
@@ -90,6 +96,11 @@ def explained(error: BaseException, step: str, batch: int) -> FlowError:
             f"batch {batch}: Spark does not accept the rows in step {step}: {words}",
             next_step="correct the transform or the target; what Spark says names the column",
         )
+    if file := _UNREADABLE.search(words):
+        return FileUnreadable(
+            f"batch {batch}: {file[1]} cannot be read as the format of its source",
+            next_step="put one that can be read in its place, an empty one will do; then the pipeline goes on",
+        )
     for kind in (SourceChanged, DataLost, StateVersion, WindowFailed):
         if known := kind.found_in(error):
             return known
@@ -118,6 +129,8 @@ def spark_words(error: BaseException) -> tuple[str, str]:
 
 # What ended a traceback of a Python worker: `ValueError: no such day`.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)$", re.MULTILINE)
+
+_UNREADABLE = re.compile(r"^\[FAILED_READ_FILE\.(?:NO_HINT|CANNOT_READ_FILE_FOOTER)\].* file:/*(/\S.*?)\.?\s+SQLSTATE")
 
 # What a value can do wrong in an expression, in Spark's words.
 _ROW_CONDITIONS = frozenset({

@@ -11,7 +11,7 @@ from pyarrow import csv, orc
 from pyarrow import parquet as pq
 
 from ematix_flow.errors import DeclarationError
-from ematix_flow.streams.failures import BadRowError
+from ematix_flow.streams.failures import BadRowError, FileUnreadable
 from ematix_flow.streams.replay import replay
 from ematix_flow.toml import load_toml
 from tests.orders import Orders
@@ -83,6 +83,17 @@ def test_csv_columns_are_matched_by_name_and_bad_values_are_set_aside(orders: Or
         (b"x,Bob", 'column id: cannot read "x" as bigint'),
         (b"3", "the line does not have as many fields as the header"),
     }
+
+
+def test_a_file_that_is_not_of_its_format_is_named_and_an_empty_one_helps(orders: Orders) -> None:
+    broken = orders.inbox / "1.parquet"
+    broken.write_bytes(b"no parquet")
+
+    with pytest.raises(FileUnreadable, match=f"{re.escape(str(broken))} cannot be read"):
+        orders.run(form="parquet", schema=COLUMNS)
+
+    broken.write_bytes(b"")
+    assert orders.run(form="parquet", schema=COLUMNS).rows_consumed == 0
 
 
 def test_a_bad_line_of_csv_is_kept_as_it_was_and_read_by_its_own_header_again(orders: Orders) -> None:
