@@ -37,6 +37,8 @@ CARRIED = (SOURCE, POSITION, PAYLOAD)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Rows that are looked at together: many, because each look costs the same; few enough for a worker's memory.
 _AT_ONCE_ROWS, _AT_ONCE_BYTES = 1_000_000, 256 << 20
+# Few results go together, because Spark takes as long for a batch of one row as for one of a hundred.
+_TOGETHER_ROWS = 1_000
 
 
 def packing(operator: Operator) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -121,15 +123,25 @@ def unpacking(schema: pa.Schema) -> Callable[[Iterable[pa.RecordBatch]], Iterato
         import pyarrow as pa
 
         for batch in batches:
+            together = schema.empty_table()
             for packed in batch.column(0):
-                table = _from_bytes(packed.as_buffer())
-                columns = [
-                    table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type)
-                    for f in schema
-                ]
-                yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+                together = pa.concat_tables([together, _as(_from_bytes(packed.as_buffer()), schema)])
+                if together.num_rows >= _TOGETHER_ROWS:
+                    yield from together.combine_chunks().to_batches()
+                    together = schema.empty_table()
+            yield from together.combine_chunks().to_batches()
 
     return unpacked
+
+
+def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    import pyarrow as pa
+
+    columns = [
+        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -345,7 +345,9 @@ def _number(topics: Subscription) -> Column:
 
     if topics.is_pattern:
         return F.xxhash64("topic", "partition", "offset")
-    which = F.array_position(F.array(*map(F.lit, sorted(topics.names))), F.col("topic"))
+    which = F.lit(1)
+    if len(topics.names) > 1:
+        which = F.array_position(F.array(*map(F.lit, sorted(topics.names))), F.col("topic"))
     return which * (1 << 54) + F.col("partition") * F.lit(1 << 40) + F.col("offset")
 
 
