@@ -6,7 +6,7 @@ Everything here is text: the columns in which an envelope is read, as DDL, and e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ematix_flow.specs import CDC
 
@@ -83,6 +83,11 @@ def envelope_of(cdc: CDC) -> Envelope:
     return {"debezium": _debezium, "maxwell": _maxwell, "custom": _custom}[cdc.envelope](cdc)
 
 
+def _same_in_all(id: str) -> str:
+    """PostgreSQL's connector puts the place in the log behind the number, which differs from change to change."""
+    return f"regexp_replace({id}, '^([0-9]+):[0-9]+$', '$1')"
+
+
 def _debezium(cdc: CDC) -> Envelope:
     """With and without the wrapper of schema and payload."""
     rows = {"before": cdc.before_field or "before", "after": cdc.after_field or "after"}
@@ -107,6 +112,7 @@ def _debezium(cdc: CDC) -> Envelope:
     paths = tuple(tuple(path.split(".")) for path in rows.values())
     tables = _names(of("db"), of("schema"), of("table"))
     told = InTransaction(**{role: of(role) for role in (*_TRANSACTION, "status")})
+    told = replace(told, id=_same_in_all(told.id), news_of=_same_in_all(told.news_of))
     return Envelope(
         ddl=_ddl({"schema": "string", **_union(plain.tree, wrapped.tree)}),
         op=of("op"),

@@ -5,6 +5,7 @@ take whole transactions."""
 import json
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -250,9 +251,15 @@ def _log_of_orders(broker: Kafka, prefix: str, why: Callable[[], str]) -> list[d
         changes = [json.loads(value)["payload"] for value in values if value is not None]
         if changes and (changes[-1]["after"] or {}).get("shop") == "last":
             news = [json.loads(message.value())["payload"] for message in broker.read(f"{prefix}.transaction")]
-            if (changes[-1]["transaction"]["id"], "END") in {(one["id"], one["status"]) for one in news}:
+            ended = {_number(one["id"]) for one in news if one["status"] == "END"}
+            if _number(changes[-1]["transaction"]["id"]) in ended:
                 return changes
         assert time.monotonic() < deadline, why()
+
+
+def _number(transaction: str) -> str:
+    """Without the place in the log, which PostgreSQL's connector puts behind it."""
+    return re.sub(r"^(\d+):\d+$", r"\1", transaction)
 
 
 def _versions(log: Sequence[dict[str, Any]]) -> Rows:

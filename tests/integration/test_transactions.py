@@ -52,8 +52,13 @@ class Transaction:
     """As Debezium tells of one."""
 
     def __init__(self, number: int) -> None:
-        self.id, self.at = f"{number}:{number * 100}", number * 100
+        self.number, self.at = number, number * 100
         self.counts: dict[str, int] = {}
+
+    @property
+    def id(self) -> str:
+        """With the place in the log, as PostgreSQL's are."""
+        return f"{self.number}:{self.at + sum(self.counts.values())}"
 
     def begin(self) -> dict[str, Any]:
         return {"status": "BEGIN", "id": self.id, "ts_ms": 1, "event_count": None, "data_collections": None}
