@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+_FEW_ROWS = 10_000
+
 ROW = "_flow_row"
 """Hidden column of staged rows: a number that a repeated batch gives to the same row."""
 EVENT_TIME = "_flow_event_ts"
@@ -84,6 +86,11 @@ class Batch:
     """How many the sources have for it, if they know, and if about as many will come to the targets."""
     reached: Callable[[str], None] = field(default=lambda _: None, compare=False)
     """Called at points inside a step where a crash is worth a test."""
+
+    @property
+    def is_small(self) -> bool:
+        """It can be brought to the driver as it is; Spark would take longer to keep it."""
+        return self.rows is not None and self.rows <= _FEW_ROWS
 
     def fence(self, target: str) -> Fence:
         return Fence(self.pipeline, target, self.generation, self.number)

@@ -38,7 +38,6 @@ _RECORD = ("key", "value", "headers", "topic", "partition")
 _TASK = "_flow_task"
 # A batch that is no larger is sent by the driver: workers would take longer to begin, and to take over from each other.
 _SMALL_BYTES = 1 << 20
-_FEW_ROWS = 10_000
 _AT_ONCE = 8
 
 
@@ -96,7 +95,7 @@ class TransactionalKafkaSink(KafkaSink):
 
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
         """Few rows are brought here at once; Spark would take longer to keep them."""
-        if batch.rows is None or batch.rows > _FEW_ROWS or are_placed(self._target):
+        if not batch.is_small or are_placed(self._target):
             return super().stage(rows, batch)
         self.forget()
         made = self._made(rows)

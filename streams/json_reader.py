@@ -1,4 +1,4 @@
-"""JSON objects to columns in Python workers, by Arrow's reader, which takes half as long as Spark's.
+"""JSON objects to columns in Python workers, by Arrow's reader, which takes less time than Spark's.
 
 It reads what is plain: everything that it accepts, Spark reads as the same values. It says nothing of the rest, which
 is left to Spark row by row, so that there is one judge of what is a bad row.

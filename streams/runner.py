@@ -22,7 +22,6 @@ from ematix_flow.streams.observed import Arrived, Seen, notes_among, seen_among,
 from ematix_flow.streams.open_windows import OpenWindows, Told
 from ematix_flow.streams.query import Plan
 from ematix_flow.streams.set_aside import SetAside, letters, placed
-from ematix_flow.streams.shaping import is_small
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.steps import Stopwatch, reached
 from ematix_flow.streams.targets import Targets, wanted, with_numbers
@@ -213,7 +212,7 @@ class Runner:
     @step
     def compute(self, batch: Batch, rows: DataFrame) -> Routed:
         """2. Decode, a row-wise transform and an operator are in `rows`; any other transform sees the good rows."""
-        if self._plan.is_materialised and not (self._is_shaped and is_small(batch)):
+        if self._plan.is_materialised and not (self._is_shaped and batch.is_small):
             rows = self._materialised = rows.persist()
         if self._is_shaped:
             return Routed(rows, rows)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-# A batch that has no more is brought to the driver as it is; Spark would take longer to keep it.
-_FEW_ROWS = 10_000
 _GOING = "_flow_going"
 
 
@@ -63,10 +61,6 @@ def shaped(
     told = [name for name in (ERROR, NOTE) if name in there]
     result = rows.select(*told, F.expr(going).alias(_GOING), *[column.alias(name) for name, column in made.items()])
     return Shaped(name, sink, tuple(made)), result
-
-
-def is_small(batch: Batch) -> bool:
-    return batch.rows is not None and batch.rows <= _FEW_ROWS
 
 
 def completed(seen: Seen, found: pa.Table) -> Seen:

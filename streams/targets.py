@@ -43,7 +43,7 @@ from ematix_flow.streams.envelope import (
 )
 from ematix_flow.streams.fitting import fitted
 from ematix_flow.streams.observed import Passing, Seen
-from ematix_flow.streams.shaping import Shaped, completed, is_small, seen_again, shaped
+from ematix_flow.streams.shaping import Shaped, completed, seen_again, shaped
 from ematix_flow.streams.tagging import KEEP
 from ematix_flow.streams.transform import BadSql
 
@@ -163,7 +163,7 @@ class Targets:
     def _staged_as_shaped(
         self, shaped: Shaped, batch: Batch, rows: DataFrame, taken: Callable[[], Seen]
     ) -> tuple[Staged, Seen]:
-        if not is_small(batch):
+        if not batch.is_small:
             return shaped.staged(rows, batch), taken()
         if found := shaped.staged_here(rows, batch):
             return found[0], completed(taken(), found[1])
