@@ -59,15 +59,20 @@ def test_commands_that_do_not_run_anything_are_quick_and_load_no_spark(orders: O
         "import json, sys; from ematix_flow.ops.cli import main; code = main(sys.argv[1:]);"
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})), file=sys.stderr); sys.exit(code)"
     )
+    told, took = _of_the_processor(program, *command.split(), cwd=orders.folder)
+    assert {"pyspark", "py4j", "pandas", "pyarrow"}.isdisjoint(json.loads(told.splitlines()[-1]))
+    # About 1.5 s on a usual machine; how fast this one is, Python's own start tells.
+    assert took < 16 * sum(_of_the_processor("", cwd=orders.folder)[1] for _ in range(5))
+
+
+def _of_the_processor(program: str, *words: str, cwd: Path) -> tuple[str, float]:
+    """What a program of Python tells, and how long it needs the processor: other work on the machine does not count."""
     before = os.times()
     done = subprocess.run(
-        [sys.executable, "-c", program, *command.split()], cwd=orders.folder, capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-c", program, *words], cwd=cwd, capture_output=True, text=True, check=True
+    ).stderr
     after = os.times()
-    assert {"pyspark", "py4j", "pandas", "pyarrow"}.isdisjoint(json.loads(done.stderr.splitlines()[-1]))
-    # Of the processor, because other work on the machine is not what is measured.
-    seconds = after.children_user + after.children_system - before.children_user - before.children_system
-    assert seconds < 1.5
+    return done, after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
