@@ -17,7 +17,8 @@ from ematix_flow.windows.sessions import Sessions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BUCKETS = 16
+# Few, because each costs milliseconds in every batch; enough for two cores to have about the same of them.
+BUCKETS = 8
 _HOUR_MS = 3_600_000
 
 

@@ -68,4 +68,4 @@ class SparkSettings(Discreet):
     conf: dict[str, Property] = Field(default_factory=dict)
     """Any Spark property, such as `"spark.sql.shuffle.partitions" = "8"`."""
     state_buckets: Positive | None = None
-    """Parts that the state of a window or join is divided into, fixed at the first start; 16, or two for each core."""
+    """Parts that the state of a window or join is divided into, fixed at the first start; 8, or two for each core."""
