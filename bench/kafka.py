@@ -1,8 +1,10 @@
-"""Kafka -> Kafka: this product against Spark's own source and sink, on one broker and in one Spark, in turn.
+"""Kafka -> Kafka: this product against Spark's own source and sink, and against Kafka Streams, on one broker, in turn.
 
 Spark's own is at least once, and has neither bad rows nor counts. Bytes are passed as they are; JSON is decoded to
 columns and encoded again; windows count and add up the rows of a second for each of a thousand customers. Everything
-runs over a tenth of the rows before the clock starts, `--warm` times.
+runs over a tenth of the rows before the clock starts, `--warm` times; this product and Spark's own in one Java process,
+Kafka Streams in another. The clock of each starts before its topic is made and its query planned or its threads
+started, and stops when its last record is committed. Each second round goes the other way round.
 
     python -m bench.kafka [--rows 1000000] [--rounds 3] [--warm 2] [--only bytes|JSON|windows]
 """
@@ -16,13 +18,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from bench.kafka_streams import FOR_THROUGHPUT, KafkaStreams, kafka_streams
 from bench.measure import SCHEMA
 from ematix_flow import run_pipeline
 from ematix_flow.specs import SparkSettings
@@ -47,8 +50,8 @@ as = "amount"
 
 
 class Bench:
-    def __init__(self, kafka: OwnKafka, spark: SparkSession, work: Path) -> None:
-        self.kafka, self.spark, self.work, self.runs = kafka, spark, work, 0
+    def __init__(self, kafka: OwnKafka, spark: SparkSession, streams: KafkaStreams, work: Path) -> None:
+        self.kafka, self.spark, self.streams, self.work, self.runs = kafka, spark, streams, work, 0
 
     def fill(self, rows: int) -> str:
         topic = self.kafka.new_topic(PARTITIONS)
@@ -83,6 +86,15 @@ class Bench:
 
         return self._spark(source, grouped)
 
+    def streams_json(self, source: str) -> str:
+        return self._streams(source, "exactly_once_v2")
+
+    def streams_json_at_least_once(self, source: str) -> str:
+        return self._streams(source, "at_least_once")
+
+    def streams_windows(self, source: str) -> str:
+        return self._streams(source, "exactly_once_v2", windows=True)
+
     def flow_bytes(self, source: str) -> str:
         return self._flow(source, "raw_bytes", "exactly_once", "SELECT value, _key FROM source")
 
@@ -101,6 +113,12 @@ class Bench:
         rows = work(read.option("subscribe", source).option("startingOffsets", "earliest").load())
         write = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", target)
         write.option("checkpointLocation", self._place()).trigger(availableNow=True).start().awaitTermination()
+        return target
+
+    def _streams(self, source: str, guarantee: str, *, windows: bool = False) -> str:
+        target = self.kafka.new_topic(PARTITIONS)
+        self.streams.start(source, target, guarantee, FOR_THROUGHPUT, rows="orders", windows=windows)
+        self.streams.finish()
         return target
 
     def _flow(self, source: str, form: str, delivery: str, sql: str, key: str = "_key", operator: str = "") -> str:
@@ -122,22 +140,25 @@ class Bench:
         return str(self.work / str(self.runs))
 
 
-CONTENDERS: dict[str, tuple[Callable[[Bench, str], str], str]] = {
-    "bytes, Spark's own, at least once": (Bench.spark_bytes, ""),
-    "bytes, ematix-flow, exactly once": (Bench.flow_bytes, "bytes, Spark's own, at least once"),
-    "JSON, Spark's own, at least once": (Bench.spark_json, ""),
-    "JSON, ematix-flow, at least once": (Bench.flow_json_at_least_once, "JSON, Spark's own, at least once"),
-    "JSON, ematix-flow, exactly once": (Bench.flow_json, "JSON, Spark's own, at least once"),
-    "windows, Spark's own, at least once": (Bench.spark_windows, ""),
-    "windows, ematix-flow, exactly once": (Bench.flow_windows, "windows, Spark's own, at least once"),
+CONTENDERS: Mapping[str, Callable[[Bench, str], str]] = {
+    "bytes, Spark's own, at least once": Bench.spark_bytes,
+    "bytes, ematix-flow, exactly once": Bench.flow_bytes,
+    "JSON, Spark's own, at least once": Bench.spark_json,
+    "JSON, Kafka Streams, at least once": Bench.streams_json_at_least_once,
+    "JSON, ematix-flow, at least once": Bench.flow_json_at_least_once,
+    "JSON, ematix-flow, exactly once": Bench.flow_json,
+    "JSON, Kafka Streams, exactly once": Bench.streams_json,
+    "windows, Spark's own, at least once": Bench.spark_windows,
+    "windows, ematix-flow, exactly once": Bench.flow_windows,
+    "windows, Kafka Streams, exactly once": Bench.streams_windows,
 }
 
 
 def expected(name: str, rows: int) -> int:
-    """How many records come out. Spark's own leaves the windows of the last second open."""
+    """How many records come out. The others leave the windows of the last second open."""
     if not name.startswith("windows"):
         return rows
-    open_windows = 1 if "Spark" in name else 0
+    open_windows = 0 if "ematix-flow" in name else 1
     return KEYS * (rows // ROWS_PER_SECOND - open_windows)
 
 
@@ -148,32 +169,59 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=2)
     parser.add_argument("--only", choices=["bytes", "JSON", "windows"], default="")
     options = parser.parse_args()
-    contenders = {name: how for name, how in CONTENDERS.items() if name.startswith(options.only)}
-    with tempfile.TemporaryDirectory(prefix="ematix-flow-bench-") as work, own_kafka() as kafka:
+    contenders = {name: run for name, run in CONTENDERS.items() if name.startswith(options.only)}
+    with (
+        tempfile.TemporaryDirectory(prefix="ematix-flow-bench-") as work,
+        own_kafka() as kafka,
+        kafka_streams(kafka.bootstrap) as streams,
+    ):
         os.environ["EMATIX_FLOW_HOME"] = work
         spark = session_for(SparkSettings(master="local[2]"), jar_groups={"kafka"})
-        bench = Bench(kafka, spark, Path(work))
+        bench = Bench(kafka, spark, streams, Path(work))
         warm, source = bench.fill(options.rows // 10), bench.fill(options.rows)
         print(
             f"{options.rows:,} JSON records in {PARTITIONS} partitions; {os.cpu_count()} cores {platform.machine()}\n"
         )
         for _ in range(options.warm):
-            for run, _ in contenders.values():
-                run(bench, warm)
+            for name in contenders:
+                _run(bench, name, warm, options.rows // 10)
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
-        for _ in range(options.rounds):
-            for name, (run, _) in contenders.items():
-                began = time.perf_counter()
-                target = run(bench, source)
-                seconds[name].append(time.perf_counter() - began)
-                if (there := len(kafka.read(target))) != (asked := expected(name, options.rows)):
-                    sys.exit(f"{name}: {there:,} records instead of {asked:,}")
-                kafka.delete_topic(target)
-        for name, (_, other) in contenders.items():
-            ratio = statistics.median(o / s for o, s in zip(seconds[other or name], seconds[name], strict=True))
-            compared = f"{ratio:>8.2f}x" if other else ""
-            print(f"{name:40}{options.rows / statistics.median(seconds[name]):>12,.0f} r/s{compared}")
+        for number in range(options.rounds):
+            for name in list(contenders)[:: -1 if number % 2 else 1]:
+                seconds[name].append(_run(bench, name, source, options.rows))
+        _show(seconds, options.rows)
         spark.stop()
+
+
+def _run(bench: Bench, name: str, source: str, rows: int) -> float:
+    """In seconds."""
+    began = time.perf_counter()
+    target = CONTENDERS[name](bench, source)
+    took = time.perf_counter() - began
+    if "Kafka Streams" in name:
+        bench.streams.closed()
+    if (there := len(bench.kafka.read(target))) != (asked := expected(name, rows)):
+        sys.exit(f"{name}: {there:,} records instead of {asked:,}")
+    bench.kafka.delete_topic(target)
+    return took
+
+
+def _show(seconds: Mapping[str, Sequence[float]], rows: int) -> None:
+    """With the medians of the ratios of the rounds: to Spark's own, and to Kafka Streams with the same guarantee."""
+    print(f"{'':40}{'':>12}    {'to Spark':>10}{'to Kafka Streams':>18}")
+    for name, took in seconds.items():
+        work, who, delivery = name.split(", ")
+        line = f"{name:40}{rows / statistics.median(took):>12,.0f} r/s"
+        if who == "ematix-flow":
+            baseline = f"{work}, Spark's own, at least once"
+            line += f"{_ratio(seconds[baseline], took):>9.2f}x"
+            rival = f"{work}, Kafka Streams, {delivery}"
+            line += f"{_ratio(seconds[rival], took):>17.2f}x" if rival in seconds else ""
+        print(line)
+
+
+def _ratio(others: Sequence[float], ours: Sequence[float]) -> float:
+    return statistics.median(other / our for other, our in zip(others, ours, strict=True))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Windows against Spark's own: `groupBy(window(...), key).agg(...)` in append mode, on the same files, with the same
-state provider, in one process, one after the other, each for the second time.
+state provider, in one process, in turn, after each has run once to warm up. `bench.original` has rows per second,
+memory and the size of the state.
 
-    python -m bench.windows [--only NAME] [--batches 6] [--scale 1.0]
+    python -m bench.windows [--only NAME] [--batches 6] [--rounds 3] [--scale 1.0]
 """
 
 from __future__ import annotations
@@ -64,27 +65,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
     parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0)
     options = parser.parse_args()
     session = session_for(SparkSettings(conf={"spark.driver.memory": "6g"}), conf=WITH_STATE)
-    print(f"{os.cpu_count()} cores; milliseconds per batch, median of {options.batches - 1} after the first\n")
+    print(
+        f"{os.cpu_count()} cores; milliseconds per batch, medians of {options.batches - 1} after the first; "
+        f"of these and of their ratios, the medians of {options.rounds} rounds\n"
+    )
     for case in CASES:
         if options.only in case.name:
-            _compare(case, options.batches, options.scale, session)
+            _compare(case, options, session)
 
 
-def _compare(case: Case, batches: int, scale: float, session: SparkSession) -> None:
-    with _files(case, batches, scale) as folder:
-        for name in ("ours", "spark"):  # Java compiles what runs often: the first time is not the rule
-            _run(name, case, folder, session, "warming")
-        times = {name: _run(name, case, folder, session, "measured") for name in ("ours", "spark")}
-    ours, spark = (statistics.median(times[name][1:batches]) for name in ("ours", "spark"))
+def _compare(case: Case, options: argparse.Namespace, session: SparkSession) -> None:
+    rounds = []
+    with _files(case, options.batches, options.scale) as folder:
+        for number in range(options.rounds + 1):
+            names = ("ours", "spark") if number % 2 else ("spark", "ours")
+            times = {name: _run(name, case, folder, session, number) for name in names}
+            if number:  # Java compiles what runs often: the first time is not the rule
+                rounds.append([statistics.median(times[name][1 : options.batches]) for name in ("ours", "spark")])
+    ours, spark = map(statistics.median, zip(*rounds, strict=True))
+    ratios = [spark / ours for ours, spark in rounds]
+    ratio, spread = statistics.median(ratios), f"{min(ratios):.2f}..{max(ratios):.2f}"
     promised = "" if case.target is None else f"   promised {case.target}x"
-    print(f"{case.name:55} ours {ours:7.0f}   spark {spark:7.0f}   {spark / ours:5.2f}x{promised}", flush=True)
+    print(f"{case.name:55} ours {ours:6.0f}   spark {spark:6.0f}   {ratio:5.2f}x ({spread}){promised}", flush=True)
 
 
-def _run(name: str, case: Case, folder: Path, session: SparkSession, turn: str) -> list[int]:
-    checkpoint = folder / f"checkpoint-{name}-{turn}"
+def _run(name: str, case: Case, folder: Path, session: SparkSession, number: int) -> list[int]:
+    checkpoint = folder / f"checkpoint-{name}-{number}"
     reader = session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 2)
     rows = reader.parquet(str(folder / "in"))
     result = _ours(rows, case) if name == "ours" else _spark(rows, case)

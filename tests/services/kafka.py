@@ -4,9 +4,6 @@ import functools
 import json
 import os
 import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,27 +16,12 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.services import tokens
+from tests.services.libraries import java, libraries
 from tests.services.server import Server, free_port
 
 VERSION = "3.9.2"
 _SECONDS = 30.0
-# Ivy finds what a library needs; the one of Scala is left out there, because Spark has it.
 _COORDINATES = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-reload4j:1.7.36")
-_FETCH = """
-import sys
-from pyspark.sql import SparkSession
-folder, *coordinates = sys.argv[1:]
-settings = {
-    "spark.jars.ivy": folder, "spark.driver.defaultJavaOptions": f'"-Duser.home={folder}"', "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.warehouse.dir": f"{folder}/warehouse",
-}
-builder = SparkSession.builder.master("local[1]")
-for key, value in settings.items():
-    builder = builder.config(key, value)
-for coordinate in coordinates:
-    builder.getOrCreate().sql(f"ADD JAR ivy://{coordinate}?transitive=true")
-"""
 _LOG4J = """
 log4j.rootLogger=WARN, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
@@ -326,28 +308,8 @@ def secure_kafka() -> Iterator[SecureKafka]:
 
 
 def _java(main: str, *options: str) -> list[str]:
-    home = os.environ.get("JAVA_HOME")
     scala = next((Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar"))
-    return [f"{home}/bin/java" if home else "java", *options, "-cp", f"{_jars()}/*:{scala}", main]
-
-
-@functools.cache
-def _jars() -> Path:
-    """Fetched once per machine, which takes a minute."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ematix-flow-tests"
-    folder = caches / f"kafka-{VERSION}"
-    if not folder.exists():
-        caches.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".kafka-", dir=caches) as draft:
-            plain = {k: v for k, v in os.environ.items() if k not in {"SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS"}}
-            fetched = subprocess.run(
-                [sys.executable, "-c", _FETCH, draft, *_COORDINATES], env=plain, capture_output=True, check=False
-            )
-            assert fetched.returncode == 0, f"no Kafka broker could be fetched:\n{fetched.stderr.decode()}"
-            # Another process may have been quicker.
-            with suppress(OSError):
-                Path(draft, "jars").rename(folder)
-    return folder
+    return [java(), *options, "-cp", f"{libraries(f'kafka-{VERSION}', *_COORDINATES)}/*:{scala}", main]
 
 
 def _bytes(value: Value) -> bytes | None:
