@@ -154,7 +154,8 @@ class BadRow:
     code: str
     message: str | None
     event_ts: datetime | None
-    payload: bytes
+    payload: bytes | None
+    """None if there is none, as of a tombstone."""
     key: bytes | None = None
     arrived: datetime | None = None
 
@@ -170,10 +171,14 @@ class BadRow:
             code=facts["code"],
             message=facts.get("message"),
             event_ts=_moment(facts.get("event_micros")),
-            payload=base64.b64decode(facts.get("payload") or ""),
-            key=base64.b64decode(record["key"]) if record.get("key") is not None else None,
+            payload=_bytes(facts.get("payload")),
+            key=_bytes(record.get("key")),
             arrived=_moment(record.get("micros")),
         )
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
 
 
 def _moment(micros: int | None) -> datetime | None:

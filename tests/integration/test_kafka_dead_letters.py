@@ -87,6 +87,28 @@ def test_a_replayed_record_has_its_key_and_headers_as_long_as_its_topic_has_it(k
     assert json.loads(found[1].value())["at"] == "2026-03-01T08:30:00.000000Z"
 
 
+def test_a_tombstone_stays_one(kafka: Kafka, tmp_path: Path) -> None:
+    """It is no record of zero bytes, neither as a letter nor when it is replayed."""
+    topics = Topics(kafka, tmp_path)
+    source, target, dead = kafka.new_topic(), kafka.new_topic(), kafka.new_topic()
+    for key, value in ((b"gone", None), (b"empty", b"")):
+        kafka.send(source, [value], key=key)
+    declaration = {
+        "top": f'dead_letter_topic = "{dead}"',
+        "connection": 'payload_format = "raw_bytes"',
+        "schema": None,
+        "on_error": "dlq",
+        "target": target,
+        "sql": "SELECT value, _key, 1 / _partition AS share FROM source",
+        "writing": 'message_key_column = "_key"',
+    }
+    assert topics.run(source, **declaration).dlq_rows == {"transform": 2}
+    assert [(m.key(), m.value()) for m in kafka.read(dead)] == [(b"gone", None), (b"empty", b"")]
+    (spec,) = load_toml(text=topics.toml(source, **declaration | {"sql": "SELECT value, _key FROM source"}))
+    assert replay(spec).succeeded == 2
+    assert {m.key(): m.value() for m in kafka.read(target)} == {b"gone": None, b"empty": b""}
+
+
 def test_a_topic_that_cannot_be_is_told(kafka: Kafka, tmp_path: Path, orders: Orders) -> None:
     source = kafka.new_topic()
     with pytest.raises(TopicNotFound, match='dead_letter_topic: there is no topic "nowhere"'):

@@ -63,7 +63,7 @@ def test_records_become_rows_once_with_what_kafka_knows_of_them(
     letters = DeadLetters(dead_letters_of("orders"))
     assert [(one.position, one.payload, one.event_ts, one.error) for one in letters.all()] == [
         (f"{topic}/1/1", b"\xff{", AT, "not UTF-8 text (byte 0)"),
-        (f"{topic}/1/2", b"", AT, "the record has no value: it is a tombstone"),
+        (f"{topic}/1/2", None, AT, "the record has no value: it is a tombstone"),
     ]
     letters.close()
     assert kafka.committed(group, topic) == {0: 1, 1: 3}
