@@ -27,6 +27,7 @@ from ematix_flow.streams.protobuf_reader import first_message, protobuf_columns
 from ematix_flow.streams.reasons import why_bad_json
 from ematix_flow.streams.source_order import NAMED
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer
+from ematix_flow.streams.sources.kafka_identity import Identity
 from ematix_flow.streams.sources.kafka_lag import KafkaLag
 from ematix_flow.streams.sources.kafka_positions import begin_at, end_before
 from ematix_flow.streams.sources.kafka_topics import (
@@ -96,8 +97,11 @@ class KafkaSource:
         """Values are change envelopes, whose rows have the columns that each was written with."""
         there = self._there = ranges(connection, self._topics, self._user)
         self._notes = Notes(store.checkpoint, name, self._topics)
+        self._identity = Identity(connection, store, name)
+        ids = self._identity.found(self._identity.asked(there))
         if source.on_data_loss == "fail":
-            check_nothing_is_lost(self._notes.next(), there, self._user)
+            check_nothing_is_lost(self._notes.next(), there, self._user, self._identity.anew(ids))
+        self._identity.accept(ids)
         self._end: Positions | None = None
         self._sample: list[Message] | None = None
         self.payload_schema = self._fixed(name, there, session)
@@ -175,12 +179,24 @@ class KafkaSource:
 
     def release(self, batch: int) -> None:
         """Commit the group's offsets, for everybody who looks at the lag of consumers. Our own positions are in the
-        checkpoint, so that a failure costs nothing but a look from outside."""
+        checkpoint, so that a failure costs nothing but a look from outside. A topic that was made anew under us may
+        have had more records than were read of the old one, and nobody else notices."""
+        positions = self._notes.end_of(batch)
+        if not positions:
+            return
+        asked = self._identity.asked(positions) if self._source.on_data_loss == "fail" else {}
+        if self._connection.group_id is not None and self._end is None:
+            self._commit(positions)
+        # The answer has come meanwhile.
+        ids = self._identity.found(asked)
+        if anew := self._identity.anew(ids):
+            there = ranges(self._connection, self._topics, self._user)
+            check_nothing_is_lost(self._notes.end_of(batch - 1) or {}, there, self._user, anew)
+            self._identity.accept(ids)
+
+    def _commit(self, positions: Positions) -> None:
         from confluent_kafka import KafkaException, TopicPartition
 
-        positions = self._notes.end_of(batch)
-        if self._connection.group_id is None or self._end is not None or not positions:
-            return
         ends = [
             TopicPartition(topic, number, offset) for topic, of in positions.items() for number, offset in of.items()
         ]
