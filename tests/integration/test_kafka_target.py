@@ -12,6 +12,7 @@ import pytest
 from ematix_flow import run_pipeline
 from ematix_flow.errors import DeclarationError
 from ematix_flow.sinks.kafka_client import TopicNotFound
+from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.state.dead_letters import DeadLetters
 from ematix_flow.state.home import dead_letters_of
 from ematix_flow.streams.failures import BadRowError
@@ -123,6 +124,21 @@ def test_a_row_for_a_place_that_is_not_there_is_a_bad_row(topics: Topics, delive
         (f"{source}/1/2", f"it is for partition -1 of topic {target}, which has the partitions 0 to 1"),
     ]
     letters.close()
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_how_large_a_record_may_be_is_for_its_topic_to_say(topics: Topics, delivery: str) -> None:
+    kafka = topics.kafka
+    source, small = kafka.new_topic(), kafka.new_topic(max_message_bytes="2000")
+    kafka.send(source, numbered([1]))
+    top = f'delivery = "{delivery}"'
+    with pytest.raises(KafkaRefused, match=r"larger|too large") as refused:
+        topics.run(source, sql="SELECT id, repeat('x', 3000) AS note FROM source", target=small, top=top)
+    assert refused.value.next_step == "raise max.message.bytes of the topic, or write less per row"
+    wide = kafka.new_topic(max_message_bytes="4000000")
+    sql = "SELECT id, repeat('x', 3000000) AS note FROM source"
+    assert topics.run(source, sql=sql, target=wide, top=top, name="wide").rows_written == {wide: 1}
+    assert [len(row["note"]) for row in kafka.values(wide)] == [3_000_000]
 
 
 ONCE = 'delivery = "exactly_once"'
