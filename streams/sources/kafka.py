@@ -25,6 +25,7 @@ from ematix_flow.streams.json_reader import plain_objects
 from ematix_flow.streams.lagging import tells
 from ematix_flow.streams.protobuf_reader import first_message, protobuf_columns
 from ematix_flow.streams.reasons import why_bad_json
+from ematix_flow.streams.registered_reader import unnamed_schema
 from ematix_flow.streams.source_order import NAMED
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer
 from ematix_flow.streams.sources.kafka_identity import Identity
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 # Read by a schema of a registry, with what has to be installed for it.
 _DECODERS = {"avro": avro.needed, "protobuf": protobuf_files.needed}
-_TEXT = "_flow_text"
+_TEXT, _HEADER = "_flow_text", "_flow_header"
 _TOMBSTONE = "the record has no value: it is a tombstone"
 _HEADLESS = "the record does not begin as those do that name a schema of a registry: 0, then four bytes of id"
 _LONGEST = (1 << 31) - 1
@@ -92,6 +93,9 @@ class KafkaSource:
         if self.payload_format in _DECODERS:
             _DECODERS[self.payload_format]()
             self._registry = registry_of(connection, self._user)
+        self._schemas = None
+        if self.payload_format == "json_schema" and (connection.schema_registry or connection.schema_registry_url):
+            self._schemas = registry_of(connection, self._user)
         self._reader: Schema | None = None
         self.envelopes = False
         """Values are change envelopes, whose rows have the columns that each was written with."""
@@ -262,6 +266,9 @@ class KafkaSource:
             content = F.substring(value, HEADER_BYTES + 1, _LONGEST)
             headless = ~value.startswith(F.lit(MAGIC))
             wrong, why = wrong | headless, why.when(headless, F.lit(_HEADLESS))
+            if self._schemas is not None:
+                rows = rows.withColumn(_HEADER, unnamed_schema(value, self._schemas))
+                wrong, why = wrong | F.col(_HEADER).isNotNull(), why.when(F.col(_HEADER).isNotNull(), F.col(_HEADER))
         fields = self.payload_schema.fields
         plain = plain_objects(content, fields) if self._has_backlog() else None
         found = json_text(rows.withColumn(_TEXT, content.cast("string")), _TEXT, fields, plain)
