@@ -33,8 +33,11 @@ class Identity:
         """A question that is on its way; `found` has the answer."""
         from confluent_kafka import TopicCollection
 
-        names = list(topics)
-        return self._admin.describe_topics(TopicCollection(names), request_timeout=_SECONDS) if names else {}
+        if not (names := list(topics)):
+            return {}
+        # So that it asks for a new token, if it logs in with one that expires.
+        self._admin.poll(0)
+        return self._admin.describe_topics(TopicCollection(names), request_timeout=_SECONDS)
 
     def found(self, asked: Mapping[str, Future[Any]]) -> dict[str, str]:
         """Without those that are gone or give no id: whoever reads them finds out."""

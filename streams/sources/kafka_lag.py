@@ -58,6 +58,8 @@ class KafkaLag:
         """At one of the two ends."""
         from confluent_kafka import IsolationLevel, admin
 
+        # So that it asks for a new token, if it logs in with one that expires.
+        self._admin.poll(0)
         spec: Any = admin.OffsetSpec  # type: ignore[attr-defined]  # not among what its types say, but documented
         asked = self._admin.list_offsets(
             dict.fromkeys(places, spec(end)), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_SECONDS
