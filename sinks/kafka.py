@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import FlowError
-from ematix_flow.sinks.base import Applied, Batch, Capabilities, Staged, TargetRefused, TargetUnavailable
-from ematix_flow.sinks.kafka_client import TopicNotFound, asked, java_properties, missing_topic, topics
+from ematix_flow.sinks.base import ROW, Applied, Batch, Capabilities, Staged, TargetRefused, TargetUnavailable
+from ematix_flow.sinks.kafka_client import MOST_BYTES, asked, java_properties, missing_topic, topics
 from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.sinks.kafka_records import Payload, are_placed, check_columns, records
 from ematix_flow.sinks.kafka_schemas import WITH_SCHEMAS, registered
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # How long a record may wait for its broker. Java's default is two minutes, in which nobody hears of the trouble.
 _DELIVERY_MS = 30_000
+TOO_LARGE = "raise max.message.bytes of the topic, or write less per row"
+_WHY = "_flow_why"
 _REFUSALS = ("AuthenticationException", "AuthorizationException", "SslAuthentication")
 
 
@@ -50,6 +52,8 @@ class KafkaSink:
         self._user = f"target {name!r}"
         self._held: DataFrame | None = None
         self._payload = Payload(connection.payload_format)
+        if are_placed(target):
+            self.capabilities = replace(self.capabilities, refuses=True)
         self._check_topic()
 
     def prepare(self, schema: StructType) -> StructType:
@@ -70,13 +74,14 @@ class KafkaSink:
         with self._unwritable_told():
             # All columns are kept, and none of them is read again.
             self._held.select(F.lit(1)).write.format("noop").mode("overwrite").save()
-        self._check_places(self._held)
         return StagedRecords(Path(), records=self._held)
 
     def refusals(self, staged: Staged, batch: Batch) -> dict[int, str]:
-        return {}
+        return dict(self._misplaced(staged).select(ROW, _WHY).collect())
 
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
+        if are_placed(self._target) and (first := self._misplaced(staged).first()):
+            raise TargetRefused(f"{self._user}: {first[_WHY]}", next_step="correct the transform, or create it")
         batch.reached("apply/before-sending")
         return Applied(self._sent(staged, batch, fence))
 
@@ -93,12 +98,13 @@ class KafkaSink:
             "acks": "all",
             "delivery.timeout.ms": _DELIVERY_MS,
             "max.block.ms": _DELIVERY_MS,
+            "max.request.size": MOST_BYTES,
         }
         properties = ours | java_properties(self._connection)
         try:
             options = {f"kafka.{key}": str(value) for key, value in properties.items()}
             options |= {} if are_placed(self._target) else {"topic": str(self._target.topic)}
-            staged.records.write.format("kafka").options(**options).save()
+            staged.records.drop(ROW).write.format("kafka").options(**options).save()
         except PySparkException as error:
             raise self._failure(str(error)) from error
         return True
@@ -124,39 +130,29 @@ class KafkaSink:
         if self._target.topic is not None and self._target.topic not in known:
             raise missing_topic(self._target.topic, known, self._user)
 
-    def _check_places(self, made: DataFrame) -> None:
-        """Whether every topic and partition that the rows name is there. A producer would wait for it in vain."""
+    def _misplaced(self, staged: Staged) -> DataFrame:
+        """The rows that name a topic or a partition that is not there. A producer would wait for it in vain."""
         from pyspark.sql import functions as F
 
-        if not are_placed(self._target):
-            return
-        named = made.groupBy("topic").agg(F.min("partition"), F.max("partition")).collect()
-        if not named:
-            return
-        known = asked(self._connection, topics)
-        for topic, lowest, highest in named:
-            if topic is None:
-                raise TopicNotFound(
-                    f"{self._user}: a row has no topic: column {self._target.topic_column} is NULL",
-                    next_step="set `topic` as well, for rows without one, or leave them out in the transform",
-                )
-            if topic not in known:
-                raise missing_topic(topic, known, self._user)
-            if highest is not None and not 0 <= lowest <= highest < known[topic]:
-                raise KafkaRefused(
-                    f"{self._user}: a row is for partition {lowest if lowest < 0 else highest} of topic {topic}, "
-                    f"which has the partitions 0 to {known[topic] - 1}",
-                    next_step=f"correct column {self._target.partition_column}, or add partitions to the topic",
-                )
+        assert isinstance(staged, StagedRecords)
+        made, (topic, partition) = staged.records, (F.col("topic"), F.col("partition"))
+        named = [name for (name,) in made.select("topic").distinct().collect()]
+        known = asked(self._connection, topics) if named else {}
+        why = F.when(topic.isNull(), F.lit(f"column {self._target.topic_column} is NULL, and names no topic"))
+        for name in filter(None, named):
+            if name not in known:
+                why = why.when(topic == name, F.lit(f'there is no topic "{name}"'))
+                continue
+            there = f", which has the partitions 0 to {known[name] - 1}"
+            words = F.concat(F.lit("it is for partition "), partition.cast("string"), F.lit(f" of topic {name}{there}"))
+            why = why.when((topic == name) & ~partition.between(0, known[name] - 1), words)
+        return made.withColumn(_WHY, why).where(F.col(_WHY).isNotNull())
 
     def _failure(self, words: str) -> FlowError:
         """From what Java raised in a task."""
         said = _told(words)
         if "RecordTooLarge" in words:
-            return KafkaRefused(
-                f"{self._user}: {said}",
-                next_step='raise extra = {"max.request.size" = ...} and the limit of the topic, or write less per row',
-            )
+            return KafkaRefused(f"{self._user}: {said}", next_step=TOO_LARGE)
         if any(refusal in words for refusal in _REFUSALS):
             return KafkaRefused(f"{self._user}: {said}", next_step="correct the connection, or the rights of its user")
         return TargetUnavailable(f"{self._user}: records could not be sent: {said}", next_step="see that Kafka runs")

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
 _ONE_TRY_SECONDS = 1.0
+# How large a record may be is for the topic to say. Clients would refuse more than a megabyte before they ask it.
+MOST_BYTES = 50 << 20
 _UNKNOWN = "No such configuration property"
 
 

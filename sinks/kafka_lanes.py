@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import KafkaConnection
-from ematix_flow.sinks.kafka_client import librdkafka_properties, opened
+from ematix_flow.sinks.kafka_client import MOST_BYTES, librdkafka_properties, opened
 from ematix_flow.sinks.kafka_login import Properties
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def transactional(connection: KafkaConnection) -> Properties:
         "linger.ms": 50,
         "batch.size": 512 << 10,
         "batch.num.messages": 100_000,
+        "message.max.bytes": MOST_BYTES,
         "queue.buffering.max.messages": 0,
         "queue.buffering.max.kbytes": 64 << 10,
         **librdkafka_properties(connection),

@@ -11,6 +11,7 @@ from ematix_flow.connections import Connection, KafkaConnection
 from ematix_flow.sinks.base import TargetUnavailable
 from ematix_flow.sinks.kafka_client import asked, missing_topic, topics
 from ematix_flow.sinks.kafka_lanes import Fenced, produced, sent_once, transactional
+from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.state.dead_letters import DeadLetter
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 PREFIX = "emat-dlq-"
 _TOLD = (
     "id", "pipeline", "stage", "error_code", "error", "source", "position", "event_ts", "failed_at", "attempt",
-    "payload_format",
+    "payload_format", "status",
 )  # fmt: skip
 
 
@@ -47,16 +48,17 @@ class DeadLetterTopic:
                 taken.append(letter)
                 self._send(producer, letter)
 
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
         fenced = Fenced(transactional(self._connection), pipeline, generation, batch)
         try:
             done = sent_once(fenced, "dead-letters", self._topic, send)
         except KafkaException as error:
-            raise TargetUnavailable(
-                f"dead letters could not be sent to topic {self._topic}: {error.args[0].str()}",
-                next_step="see that Kafka runs; the batch is tried again",
-            ) from error
+            words = f"dead letters could not be sent to topic {self._topic}: {error.args[0].str()}"
+            if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                step = "raise max.message.bytes of the topic: a letter is its record and what is known of its failure"
+                raise KafkaRefused(words, next_step=step) from error
+            raise TargetUnavailable(words, next_step="see that Kafka runs; the batch is tried again") from error
         yield from taken if done else chain([first], waiting)
 
     def _send(self, producer: Producer, letter: DeadLetter) -> None:

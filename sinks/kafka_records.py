@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.problems import near
 from ematix_flow.sinks import avro, protobuf
-from ematix_flow.sinks.base import HIDDEN, PART
+from ematix_flow.sinks.base import HIDDEN, PART, ROW
 from ematix_flow.sinks.files import TIMES
 from ematix_flow.sinks.schema_registry import Schema
 from ematix_flow.specs import Target
@@ -36,7 +36,7 @@ class Payload:
 
 def records(rows: DataFrame, target: Target, payload: Payload) -> DataFrame:
     """Columns `key` and `value`; `headers` if there is a column for them; `topic` and `partition` if rows choose one of
-    the two; and `PART` as it came."""
+    the two; and `PART` and `ROW` as they came."""
     return rows.select(*[column.alias(name) for name, column in record(rows.schema, target, payload).items()])
 
 
@@ -51,7 +51,7 @@ def record(schema: StructType, target: Target, payload: Payload) -> dict[str, Co
         columns["partition"] = _or_none(target.partition_column, "int")
     if target.headers_column is not None:
         columns["headers"] = _headers(target.headers_column, kinds[target.headers_column])
-    return columns | ({PART: F.col(PART)} if PART in kinds else {})
+    return columns | {name: F.col(name) for name in (PART, ROW) if name in kinds}
 
 
 def are_placed(target: Target) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import PART, Batch, Capabilities, Staged, TargetUnavailable
-from ematix_flow.sinks.kafka import KafkaSink, StagedRecords
+from ematix_flow.sinks.kafka import TOO_LARGE, KafkaSink, StagedRecords
 from ematix_flow.sinks.kafka_lanes import Fenced, produced, sent_once, transactional
 from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.sinks.kafka_records import are_placed, record
@@ -136,8 +136,10 @@ class TransactionalKafkaSink(KafkaSink):
                 next_step='set extra = {"transaction.timeout.ms" = ...} to no more than the brokers allow '
                 "(transaction.max.timeout.ms)",
             )
-        if "AUTHORIZATION" in code or "AUTHENTICATION" in code or code in {"MSG_SIZE_TOO_LARGE", KafkaRefused.code}:
-            return KafkaRefused(f"{self._user}: {words}", next_step="correct the connection, the rights or the rows")
+        if code == "MSG_SIZE_TOO_LARGE":
+            return KafkaRefused(f"{self._user}: {words}", next_step=TOO_LARGE)
+        if "AUTHORIZATION" in code or "AUTHENTICATION" in code or code == KafkaRefused.code:
+            return KafkaRefused(f"{self._user}: {words}", next_step="correct the connection or its rights")
         return TargetUnavailable(
             f"{self._user}: a transaction could not be committed: {words}",
             next_step="see that Kafka runs and that nobody else writes with this pipeline's name; a transaction that "

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.cdc.changes import RECORD_KEY, TOMBSTONE
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART
-from ematix_flow.specs import PipelineSpec
+from ematix_flow.specs import PipelineSpec, Target
 from ematix_flow.specs.fields import SQL_KINDS
 from ematix_flow.state.kernel import GONE
 
@@ -82,13 +82,18 @@ class Carried:
             order=first is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
             time=first is not None and first.event_time_column == EVENT_TS,
             key=spec.has_dead_letter_topic,
-            number=first is None and any(target.kind in SQL_KINDS for target in spec.targets),
+            number=first is None and any(_may_refuse(target) for target in spec.targets),
             part=first is None and spec.delivery == "exactly_once",
             several=len(spec.sources) > 1,
             changes=spec.transform.cdc is not None,
             record_key=spec.transform.cdc is not None and spec.transform.cdc.unlisted == "create",
             named=_named(spec),
         )
+
+
+def _may_refuse(target: Target) -> bool:
+    """Rows that a table does not take, or that go where nothing is."""
+    return target.kind in SQL_KINDS or target.topic_column is not None or target.partition_column is not None
 
 
 def _named(spec: PipelineSpec) -> frozenset[str]:
@@ -154,7 +159,8 @@ class BadRow:
     code: str
     message: str | None
     event_ts: datetime | None
-    payload: bytes
+    payload: bytes | None
+    """None if there is none, as of a tombstone."""
     key: bytes | None = None
     arrived: datetime | None = None
 
@@ -170,10 +176,14 @@ class BadRow:
             code=facts["code"],
             message=facts.get("message"),
             event_ts=_moment(facts.get("event_micros")),
-            payload=base64.b64decode(facts.get("payload") or ""),
-            key=base64.b64decode(record["key"]) if record.get("key") is not None else None,
+            payload=_bytes(facts.get("payload")),
+            key=_bytes(record.get("key")),
             arrived=_moment(record.get("micros")),
         )
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
 
 
 def _moment(micros: int | None) -> datetime | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.state.kernel import TIME, Operator, Step, from_bytes, to_bytes
 from ematix_flow.streams.buckets import buckets_of
-from ematix_flow.streams.envelope import ERROR, PAYLOAD, POSITION, SOURCE
+from ematix_flow.streams.envelope import ERROR, KEY, PAYLOAD, POSITION, SOURCE
 from ematix_flow.streams.open_windows import note_of
 from ematix_flow.streams.watermark import for_spark, from_spark
 
@@ -31,7 +31,7 @@ NOTE = "_flow_note"
 REASON = "_flow_reason"
 BAD, TICK = -1, -2
 """Buckets of rows that pass beside the kernel, and of those that only move the watermark."""
-CARRIED = (SOURCE, POSITION, PAYLOAD)
+CARRIED = (SOURCE, POSITION, PAYLOAD, KEY)
 """What the dead letter of a late row needs."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

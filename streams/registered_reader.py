@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.sinks.schema_registry import Registry, SchemaId, UnknownSchema
+from ematix_flow.sinks.schema_registry import HEADER_BYTES, Registry, SchemaId, UnknownSchema
 from ematix_flow.streams.decode import Parsed
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 _ROW, _PROBLEM = "_flow_decoded", "_flow_problem"
@@ -51,7 +51,7 @@ def _decoded(
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    read = reading()
+    read = _asking_once(reading())
     for batch in batches:
         rows, problems = [], []
         for value in batch.column(column).to_pylist():
@@ -79,6 +79,50 @@ def read_record(
         return None, f"schema {id} is not in the registry"
     except Unreadable as problem:
         return None, str(problem)
+
+
+def _asking_once(read: ReadRecord) -> ReadRecord:
+    """A registry that does not have a schema is not asked for it again with every record; it is by the next task."""
+    unknown: dict[SchemaId, str] = {}
+
+    def reading(id: SchemaId, content: bytes) -> dict[str, Any]:
+        if id in unknown:
+            raise UnknownSchema(unknown[id])
+        try:
+            return read(id, content)
+        except UnknownSchema as error:
+            unknown[id] = error.found
+            raise
+
+    return reading
+
+
+def unnamed_schema(value: Column, registry: Registry) -> Column:
+    """What is wrong with the header of a record that can be read without its schema; NULL if nothing is."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    # Spark can tell the signature of a plain function only.
+    function = arrow_udf(lambda headers: _problems(registry, headers), "string")  # type: ignore[call-overload]
+    found: Column = function(F.substring(value, 1, HEADER_BYTES))
+    return found
+
+
+def _problems(registry: Registry, headers: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    def looked_up(id: SchemaId, _: bytes) -> None:
+        _known(registry, id)
+
+    given = headers.to_pylist()
+    problems = {header: read_record(header, registry, looked_up)[1] for header in set(given)}
+    return pa.array([problems[header] for header in given], pa.string())
+
+
+@cache
+def _known(registry: Registry, id: SchemaId) -> bool:
+    registry.schema(id)
+    return True
 
 
 def _typed(rows: list[Any], problems: list[str | None], kind: pa.DataType) -> pa.Array:

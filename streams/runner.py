@@ -365,11 +365,11 @@ class Runner:
             return
         assert self.current is not None
         first, _ = next(placed(self._sources, self.current[1], (bad for bad in self.bad if bad.stage in stopping)))
-        source = self._sources.named(first.source)
+        source, payload = self._sources.named(first.source), first.payload or b""
         raise BadRowError(
             stage=first.stage,
-            position=source.place(first.position, first.payload) if source and first.position else "",
-            reason=first.message or (source.reason(first.payload) if source else ""),
+            position=source.place(first.position, payload) if source and first.position else "",
+            reason=first.message or (source.reason(payload) if source else ""),
             others=sum(stopping.values()) - 1,
         )
 

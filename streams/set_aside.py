@@ -90,7 +90,7 @@ def letters(pipeline: str, batch: int, sources: Sources, bad_rows: Iterable[BadR
             pipeline=pipeline,
             stage=bad.stage,
             error_code=bad.code,
-            error=bad.message or (source.reason(bad.payload) if source else ""),
+            error=bad.message or (source.reason(bad.payload or b"") if source else ""),
             source=bad.source or sources.name,
             position=position,
             event_ts=bad.event_ts or arrived,
@@ -133,7 +133,7 @@ def placed(sources: Sources, batch: int, bad_rows: Iterable[BadRow]) -> Iterator
         wanted: dict[tuple[str, str], set[bytes]] = {}
         for bad in some:
             if not _is_exact(sources, bad):
-                wanted.setdefault((bad.source, _file(bad)), set()).add(bad.payload)
+                wanted.setdefault((bad.source, _file(bad)), set()).add(bad.payload or b"")
         lines = {
             (name, file): source.lines(file, payloads)
             for (name, file), payloads in wanted.items()
@@ -146,7 +146,7 @@ def placed(sources: Sources, batch: int, bad_rows: Iterable[BadRow]) -> Iterator
                 continue
             digest = hashlib.sha256(bad.payload or (bad.message or "").encode()).hexdigest()[:12]
             name = f"{_file(bad) or f'batch {batch}'}#{digest}"
-            found = lines.get((bad.source, _file(bad)), {}).get(bad.payload, [])
+            found = lines.get((bad.source, _file(bad)), {}).get(bad.payload or b"", [])
             before, equal[name] = equal[name], equal[name] + 1
             if before < len(found):
                 found_at.append((bad, f"{_file(bad)}#{found[before]}"))

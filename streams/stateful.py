@@ -87,7 +87,7 @@ def stateful(inputs: Sequence[Input], operator: Operator, origin: Origin = _UNKN
             timeoutConf="EventTimeTimeout",
         )
     )
-    return _results(stepped, given[0].schema, operator, origin)
+    return _results(stepped, [rows.schema for rows in given], operator, origin)
 
 
 def alike(value: Column, kind: DataType) -> Column:
@@ -157,7 +157,7 @@ def _stepped_schema(given: Sequence[DataFrame], operator: Operator) -> pa.Schema
     return schema.remove(schema.get_field_index(BUCKET))
 
 
-def _results(stepped: DataFrame, given: StructType, operator: Operator, origin: Origin) -> DataFrame:
+def _results(stepped: DataFrame, given: Sequence[StructType], operator: Operator, origin: Origin) -> DataFrame:
     """Emitted, late and bad rows, and notes, as one table, in which each has only what is its own."""
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -165,7 +165,9 @@ def _results(stepped: DataFrame, given: StructType, operator: Operator, origin: 
 
     output = from_arrow_schema(operator.output, prefer_timestamp_ntz=True)
     gone = [StructField(GONE, BooleanType())] if operator.withdraws else []
-    carried = [StructField(f.name, f.dataType) for f in given.fields if f.name in {*CARRIED, TIME}]
+    # Only some inputs may have a key beside their rows.
+    known = {f.name: f.dataType for schema in given for f in schema.fields if f.name in {*CARRIED, TIME}}
+    carried = [StructField(name, kind) for name, kind in known.items()]
     told = [StructField(name, StringType()) for name in (REASON, ERROR, NOTE)]
     schema = StructType([*output.fields, *gone, *carried, *told])
     rows = stepped.mapInArrow(unpacking(to_arrow_schema(schema, timezone="UTC")), schema)

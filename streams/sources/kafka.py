@@ -25,8 +25,10 @@ from ematix_flow.streams.json_reader import plain_objects
 from ematix_flow.streams.lagging import tells
 from ematix_flow.streams.protobuf_reader import first_message, protobuf_columns
 from ematix_flow.streams.reasons import why_bad_json
+from ematix_flow.streams.registered_reader import unnamed_schema
 from ematix_flow.streams.source_order import NAMED
 from ematix_flow.streams.sources.base import NoColumns, NothingToInfer
+from ematix_flow.streams.sources.kafka_identity import Identity
 from ematix_flow.streams.sources.kafka_lag import KafkaLag
 from ematix_flow.streams.sources.kafka_positions import begin_at, end_before
 from ematix_flow.streams.sources.kafka_topics import (
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
 # Read by a schema of a registry, with what has to be installed for it.
 _DECODERS = {"avro": avro.needed, "protobuf": protobuf_files.needed}
-_TEXT = "_flow_text"
+_TEXT, _HEADER = "_flow_text", "_flow_header"
 _TOMBSTONE = "the record has no value: it is a tombstone"
 _HEADLESS = "the record does not begin as those do that name a schema of a registry: 0, then four bytes of id"
 _LONGEST = (1 << 31) - 1
@@ -91,13 +93,19 @@ class KafkaSource:
         if self.payload_format in _DECODERS:
             _DECODERS[self.payload_format]()
             self._registry = registry_of(connection, self._user)
+        self._schemas = None
+        if self.payload_format == "json_schema" and (connection.schema_registry or connection.schema_registry_url):
+            self._schemas = registry_of(connection, self._user)
         self._reader: Schema | None = None
         self.envelopes = False
         """Values are change envelopes, whose rows have the columns that each was written with."""
         there = self._there = ranges(connection, self._topics, self._user)
         self._notes = Notes(store.checkpoint, name, self._topics)
+        self._identity = Identity(connection, store, name)
+        ids = self._identity.found(self._identity.asked(there))
         if source.on_data_loss == "fail":
-            check_nothing_is_lost(self._notes.next(), there, self._user)
+            check_nothing_is_lost(self._notes.next(), there, self._user, self._identity.anew(ids))
+        self._identity.accept(ids)
         self._end: Positions | None = None
         self._sample: list[Message] | None = None
         self.payload_schema = self._fixed(name, there, session)
@@ -175,12 +183,24 @@ class KafkaSource:
 
     def release(self, batch: int) -> None:
         """Commit the group's offsets, for everybody who looks at the lag of consumers. Our own positions are in the
-        checkpoint, so that a failure costs nothing but a look from outside."""
+        checkpoint, so that a failure costs nothing but a look from outside. A topic that was made anew under us may
+        have had more records than were read of the old one, and nobody else notices."""
+        positions = self._notes.end_of(batch)
+        if not positions:
+            return
+        asked = self._identity.asked(positions) if self._source.on_data_loss == "fail" else {}
+        if self._connection.group_id is not None and self._end is None:
+            self._commit(positions)
+        # The answer has come meanwhile.
+        ids = self._identity.found(asked)
+        if anew := self._identity.anew(ids):
+            there = ranges(self._connection, self._topics, self._user)
+            check_nothing_is_lost(self._notes.end_of(batch - 1) or {}, there, self._user, anew)
+            self._identity.accept(ids)
+
+    def _commit(self, positions: Positions) -> None:
         from confluent_kafka import KafkaException, TopicPartition
 
-        positions = self._notes.end_of(batch)
-        if self._connection.group_id is None or self._end is not None or not positions:
-            return
         ends = [
             TopicPartition(topic, number, offset) for topic, of in positions.items() for number, offset in of.items()
         ]
@@ -246,6 +266,9 @@ class KafkaSource:
             content = F.substring(value, HEADER_BYTES + 1, _LONGEST)
             headless = ~value.startswith(F.lit(MAGIC))
             wrong, why = wrong | headless, why.when(headless, F.lit(_HEADLESS))
+            if self._schemas is not None:
+                rows = rows.withColumn(_HEADER, unnamed_schema(value, self._schemas))
+                wrong, why = wrong | F.col(_HEADER).isNotNull(), why.when(F.col(_HEADER).isNotNull(), F.col(_HEADER))
         fields = self.payload_schema.fields
         plain = plain_objects(content, fields) if self._has_backlog() else None
         found = json_text(rows.withColumn(_TEXT, content.cast("string")), _TEXT, fields, plain)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import KafkaConnection
+from ematix_flow.errors import FlowError
 from ematix_flow.sinks.kafka_client import librdkafka_properties, opened, topics
 from ematix_flow.streams.lagging import Lag
 from ematix_flow.streams.sources.kafka_topics import Notes
@@ -28,13 +29,13 @@ class KafkaLag:
         self._turn = threading.Lock()
 
     def __call__(self) -> Lag | None:
-        """None if Kafka does not answer."""
+        """None if Kafka does not answer, or has no such topic any more."""
         from confluent_kafka import KafkaException
 
         with self._turn:
             try:
                 return self._asked()
-            except KafkaException:
+            except (KafkaException, FlowError):
                 return None
 
     def _asked(self) -> Lag:
@@ -57,6 +58,8 @@ class KafkaLag:
         """At one of the two ends."""
         from confluent_kafka import IsolationLevel, admin
 
+        # So that it asks for a new token, if it logs in with one that expires.
+        self._admin.poll(0)
         spec: Any = admin.OffsetSpec  # type: ignore[attr-defined]  # not among what its types say, but documented
         asked = self._admin.list_offsets(
             dict.fromkeys(places, spec(end)), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_SECONDS

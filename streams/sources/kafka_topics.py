@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,7 +177,13 @@ class Notes:
         return self.end_of(done) or {}
 
 
-def check_nothing_is_lost(positions: Positions, there: Mapping[str, Mapping[int, tuple[int, int]]], user: str) -> None:
+def check_nothing_is_lost(
+    positions: Positions,
+    there: Mapping[str, Mapping[int, tuple[int, int]]],
+    user: str,
+    anew: Collection[str] = (),
+) -> None:
+    """`anew` are topics that are not those that were read, although they have their names."""
     lost = []
     for topic, partitions in positions.items():
         for number, position in partitions.items():
@@ -191,6 +197,11 @@ def check_nothing_is_lost(positions: Positions, there: Mapping[str, Mapping[int,
                 lost.append(f"{place}: {gone}, the first one there is {held[0]}")
             elif position > held[1]:
                 lost.append(f"{place} ends at offset {held[1]}, but was read up to {position}: it was made anew")
+            elif topic in anew and held[0] < position:
+                lost.append(
+                    f"{place} was read up to offset {position}, and then its topic was made anew: "
+                    f"offsets {held[0]} to {position - 1} were not read"
+                )
     if lost:
         raise DataLost(f"{user}: " + "; ".join(lost))
 

@@ -21,6 +21,7 @@ from ematix_flow.sinks.protobuf_files import compiled, message_at
 from ematix_flow.sinks.schema_registry import UnknownSchema
 from ematix_flow.state.dead_letters import DeadLetters
 from ematix_flow.state.home import dead_letters_of
+from ematix_flow.streams.failures import BadRowError
 from ematix_flow.streams.replay import replay
 from ematix_flow.toml import load_toml
 from tests.services.apicurio import apicurio
@@ -119,10 +120,14 @@ def test_declared_columns_and_a_registered_schema_decide_what_fits(
 def test_json_with_a_schema_has_its_header(kafka: Kafka, registry: SchemaRegistry, tmp_path: Path) -> None:
     topics = Topics(kafka, tmp_path)
     source, target = kafka.new_topic(), kafka.new_topic()
-    kafka.send(source, [b'\x00\x00\x00\x00\x07{"id": 1}', b'{"id": 2}', b"\x00\x00\x00\x00\x07broken"])
+    id = registry.register(f"{source}-value", {"type": "object"}, "JSON")
+    header, unknown = b"\x00" + id.to_bytes(4, "big"), b"\x00\x00\x0f\xff\xff"
+    kafka.send(source, [header + b'{"id": 1}', b'{"id": 2}', header + b"broken", unknown + b'{"id": 3}', b"\x00", None])
     connection = f'payload_format = "json_schema"\nschema_registry_url = "{registry.url}"'
     result = topics.run(source, connection=connection, schema=None, on_error="drop", target=target)
-    assert (result.rows_written, result.dropped_rows) == ({target: 1}, {"decode": 2})
+    assert (result.rows_written, result.dropped_rows) == ({target: 1}, {"decode": 5})
+    with pytest.raises(BadRowError, match="offset 3: schema 1048575 is not in the registry"):
+        topics.run(source, connection=connection, reading="start = 3", name="strict")
     (message,) = kafka.read(target)
     assert message.value()[5:] == b'{"id":1}'
     known = registry.schema(int.from_bytes(message.value()[1:5], "big"))

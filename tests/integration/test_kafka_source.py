@@ -63,7 +63,7 @@ def test_records_become_rows_once_with_what_kafka_knows_of_them(
     letters = DeadLetters(dead_letters_of("orders"))
     assert [(one.position, one.payload, one.event_ts, one.error) for one in letters.all()] == [
         (f"{topic}/1/1", b"\xff{", AT, "not UTF-8 text (byte 0)"),
-        (f"{topic}/1/2", b"", AT, "the record has no value: it is a tombstone"),
+        (f"{topic}/1/2", None, AT, "the record has no value: it is a tombstone"),
     ]
     letters.close()
     assert kafka.committed(group, topic) == {0: 1, 1: 3}
@@ -238,6 +238,30 @@ def test_records_that_are_gone_stop_the_pipeline_unless_they_may_be_skipped(topi
     kafka.send(topic, numbered([100]))
     with pytest.raises(DataLost, match=f"topic {topic} partition 0 ends at offset 1, but was read up to 10"):
         topics.run(topic)
+    # By now it is as long as the old one was.
+    kafka.send(topic, numbered(range(101, 111)))
+    words = "partition 0 was read up to offset 10, and then its topic was made anew: offsets 0 to 9 were not read"
+    for _ in range(2):
+        with pytest.raises(DataLost, match=words):
+            topics.run(topic)
+    assert topics.run(topic, reading='on_data_loss = "skip"').rows_consumed == 1
+    assert topics.run(topic).rows_consumed == 0
+
+
+def test_a_topic_that_is_made_anew_while_it_is_read_is_told(topics: Topics) -> None:
+    kafka = topics.kafka
+    topic = kafka.new_topic()
+    kafka.send(topic, numbered(range(4)))
+    (spec,) = load_toml(text=topics.toml(topic, reading="max_rows_per_batch = 2"))
+
+    def replace_it(report: BatchReport) -> None:
+        if report.number == 0:
+            kafka.delete_topic(topic)
+            kafka.new_topic(name=topic)
+            kafka.send(topic, numbered(range(10, 14)))
+
+    with pytest.raises(DataLost, match=f"topic {topic} partition 0 .* offsets 0 to 1 were not read"):
+        run_spec(spec, bounded=True, on_batch=replace_it)
 
 
 def test_only_committed_transactions_are_read(topics: Topics) -> None:

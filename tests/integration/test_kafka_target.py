@@ -15,6 +15,7 @@ from ematix_flow.sinks.kafka_client import TopicNotFound
 from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.state.dead_letters import DeadLetters
 from ematix_flow.state.home import dead_letters_of
+from ematix_flow.streams.failures import BadRowError
 from tests.services.kafka import Kafka
 from tests.topics import Topics, numbered
 
@@ -87,13 +88,57 @@ def test_a_target_that_cannot_work_is_told_in_words(topics: Topics) -> None:
         f"target '{target}' headers_column: column \"id\" is bigint; "
         "allowed: a map of texts, or array<struct<key: string, value: binary>>",
     ]
-    with pytest.raises(
-        KafkaRefused, match=f"a row is for partition 7 of topic {target}, which has the partitions 0 to 0"
-    ):
+    words = (
+        f"topic {source} partition 0 offset 0: it is for partition 7 of topic {target}, which has the partitions 0 to 0"
+    )
+    with pytest.raises(BadRowError, match=words):
         topics.run(source, target=target, sql="SELECT id, 7 AS p FROM source", writing='partition_column = "p"')
     # All of it was tried with the same batch, which goes at last.
     assert topics.run(source, target=target).rows_written == {target: 1}
     assert Counter(m.value() for m in kafka.read(target)) == {b'{"id":1,"amount":0.5}': 1}
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_a_row_for_a_place_that_is_not_there_is_a_bad_row(topics: Topics, delivery: str) -> None:
+    kafka = topics.kafka
+    source, target, other = kafka.new_topic(2), kafka.new_topic(2), kafka.new_topic()
+    places = [(target, 1), (None, None), ("nowhere", 0), (other, 1), (other, 0), (target, -1), (target, None)]
+    for i, (topic, number) in enumerate(places):
+        kafka.send(source, [{"id": i, "topic": topic, "number": number}], partition=i % 2)
+    result = topics.run(
+        source,
+        schema="id long, topic string, number int",
+        sql="SELECT id, topic AS _to, number AS _number FROM source",
+        target=target,
+        on_error="dlq",
+        writing='topic_column = "_to"\npartition_column = "_number"',
+        top=f'delivery = "{delivery}"',
+    )
+    assert (result.rows_written, result.dlq_rows) == ({target: 4}, {"write": 3})
+    assert Counter(row["id"] for row in kafka.values(target)) == Counter([0, 1, 6])
+    assert kafka.values(other) == [{"id": 4}]
+    letters = DeadLetters(dead_letters_of("orders"))
+    assert [(one.position, one.error) for one in letters.all()] == [
+        (f"{source}/0/1", 'there is no topic "nowhere"'),
+        (f"{source}/1/1", f"it is for partition 1 of topic {other}, which has the partitions 0 to 0"),
+        (f"{source}/1/2", f"it is for partition -1 of topic {target}, which has the partitions 0 to 1"),
+    ]
+    letters.close()
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_how_large_a_record_may_be_is_for_its_topic_to_say(topics: Topics, delivery: str) -> None:
+    kafka = topics.kafka
+    source, small = kafka.new_topic(), kafka.new_topic(max_message_bytes="2000")
+    kafka.send(source, numbered([1]))
+    top = f'delivery = "{delivery}"'
+    with pytest.raises(KafkaRefused, match=r"larger|too large") as refused:
+        topics.run(source, sql="SELECT id, repeat('x', 3000) AS note FROM source", target=small, top=top)
+    assert refused.value.next_step == "raise max.message.bytes of the topic, or write less per row"
+    wide = kafka.new_topic(max_message_bytes="4000000")
+    sql = "SELECT id, repeat('x', 3000000) AS note FROM source"
+    assert topics.run(source, sql=sql, target=wide, top=top, name="wide").rows_written == {wide: 1}
+    assert [len(row["note"]) for row in kafka.values(wide)] == [3_000_000]
 
 
 ONCE = 'delivery = "exactly_once"'
