@@ -173,6 +173,17 @@ def test_new_rows_are_appended_once_through_spark(tmp_path: Path, spark: SparkSe
     assert counts(load.sync(spark=spark)) == (1, 0, 0, 0, 0)
 
 
+def test_a_preview_shows_what_transforms_leave(tmp_path: Path, spark: SparkSession) -> None:
+    """Not what they leave of the first rows of the source."""
+    origin = OfDuckDB(tmp_path)
+    origin.run("CREATE TABLE raw AS SELECT range AS id, 'n' || range AS label, range // 2 AS amount FROM range(60)")
+    some = [filter_where("label RLIKE '^n[3-5][0-9]{1}$'"), deduplicate_by("amount", order_by="id DESC")]
+    load = declared(origin, transforms_pre=some)
+    assert sorted(row["id"] for row in load.preview(3, spark=spark)) == [31, 33, 35]
+    with pytest.raises(FlowError, match="nowhere"):
+        declared(origin, transforms_pre=[filter_where("nowhere > 1")]).preview(spark=spark)
+
+
 @pytest.mark.parametrize("path", ["same_db", "cross_db"])
 def test_columns_that_the_source_lacks_are_told_before_anything_is_read(origin: Base, path: str) -> None:
     """Left out in silence, they would be NULL in every row, and any of several rows of a key would count."""

@@ -1,5 +1,6 @@
 """What a batch pipeline does around its load, shown in one DuckDB file and without Spark."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,8 @@ from ematix_flow.batch.after import AfterFailed
 from ematix_flow.batch.quality import QualityFailed
 from ematix_flow.errors import FlowError
 from ematix_flow.jobs import FunctionFailed
+from ematix_flow.state.history import Run, runs_of
+from ematix_flow.state.memory import Memory
 from ematix_flow.types import BigInt, Text
 
 
@@ -133,6 +136,35 @@ def test_one_target_that_fails_leaves_the_others_to_be_loaded(shop: Shop) -> Non
     assert (result.status, list(result.errors), result.targets["main.orders"]["inserted"]) == (
         "failed", ["main.named"], 2,
     )  # fmt: skip
+
+
+def test_the_history_tells_how_the_whole_run_ended(shop: Shop) -> None:
+    """What fails after the rows were written has failed, and one run of several targets is one run."""
+
+    def latest(pipeline: Any) -> Run:
+        with closing(Memory(pipeline.name, pipeline.state_store)) as memory:
+            return runs_of(memory)[0]
+
+    good = shop.pipeline(name="good")
+    result = good.sync()
+    assert (latest(good).run_id, latest(good).status) == (result.run_id, "success")
+    assert latest(good).counters["row_counts"]["main.orders"]["inserted"] == 2
+    for name, code, keywords in (
+        ("checked", "quality-failed", {"expectations": ["id > 1"], "on_quality_failure": "fail"}),
+        ("followed", "after-failed", {"transforms_post": ["SELEC 1"]}),
+        ("asked", "function-failed", {"function": lambda: 1 / 0}),
+    ):
+        bad = shop.pipeline(name=name, **keywords)
+        with pytest.raises(FlowError):
+            bad.sync()
+        assert (latest(bad).status, latest(bad).error_code) == ("failed", code)
+    targets = [ematix.target(Named, mode="merge"), ematix.target(Orders, mode="merge")]
+    often = {"max_attempts": 2, "base_secs": 0}
+    part = shop.pipeline(name="part", targets=targets, continue_on_failure=True, retry=often)
+    result = part.sync()
+    assert (latest(part).run_id, latest(part).status) == (result.run_id, "failed")
+    with closing(Memory("part", part.state_store)) as memory:
+        assert len(runs_of(memory)) == 2, "the target that failed was tried again"
 
 
 def test_columns_and_times_that_targets_name_themselves(shop: Shop) -> None:
