@@ -60,7 +60,7 @@ class Remembered(Protocol):
 
 def recorded(spec: Remembered, work: Callable[[], RunResult]) -> RunResult:
     """Do the work, and leave a record of it. That a record could not be written is a warning and no more."""
-    return recorded_as(spec, lambda run_id: work())
+    return recorded_as(spec, lambda _: work())
 
 
 def recorded_as(spec: Remembered, work: Callable[[str], RunResult]) -> RunResult:
@@ -69,13 +69,21 @@ def recorded_as(spec: Remembered, work: Callable[[str], RunResult]) -> RunResult
     try:
         result = work(run.run_id if run else new_run_id())
     except BaseException as error:
-        _ended(spec, run, status=FAILED, **_of(error))
+        facts = _of(error)
+        reason = facts["error"].partition("\n")[0]
+        _log.info("run failed", extra=_named(spec, run) | {"code": facts["error_code"], "reason": reason})
+        _ended(spec, run, status=FAILED, **facts)
         raise
     counters = asdict(result)
     status = counters.pop("status")
     del counters["pipeline"]
+    _log.info("run ended", extra=_named(spec, run) | {"status": status})
     _ended(spec, run, status=status, counters=counters)
     return result
+
+
+def _named(spec: Remembered, run: Run | None) -> dict[str, str]:
+    return {"pipeline": spec.name} | ({"run_id": run.run_id} if run else {})
 
 
 def new_run_id() -> str:
