@@ -49,17 +49,23 @@ def _streamed(
     """What a first run would begin with. Its state is forgotten at once."""
     nowhere = spec.model_copy(update={"state_store": StateStore(kind="in_memory")})
     found: list[dict[str, Any]] = []
+    failed: list[Exception] = []
     with closing(open_store(nowhere)) as store:
         source = open_source(nowhere, 0, store, session)
         columns = [quoted(column) for column in source.payload_schema.fieldNames()]
         good = source.read(session, Carried()).where(IS_GOOD).select(*columns)
 
         def look(batch: DataFrame, _: int) -> None:
-            if len(found) < rows:
-                found.extend(written(batch, rows - len(found)))
+            if len(found) < rows and not failed:
+                try:
+                    found.extend(written(batch, rows - len(found)))
+                except Exception as error:  # noqa: BLE001 - Spark would only say that its query failed
+                    failed.append(error)
 
         writer = good.writeStream.foreachBatch(look).option("checkpointLocation", str(store.checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
+    if failed:
+        raise failed[0]
     return found
 
 
@@ -81,10 +87,18 @@ def _selected(spec: PipelineSpec, rows: int, session: SparkSession) -> DataFrame
 
 
 def _normalized(rows: DataFrame, target: Target) -> DataFrame:
+    """In the types that the table has. What Spark has no plain type for is left as it is."""
     from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StructType
 
     definition = target.table.definition if target.table else None
-    for column in definition.columns if definition else ():
-        if column.normalizers and (column.normalizers[0].derived or column.name in rows.columns):
-            rows = rows.withColumn(column.name, F.expr(column.expression).try_cast(column.type.spark_type))
-    return rows
+    if definition is None:
+        return rows
+    plain = {f.name for f in rows.schema.fields if not isinstance(f.dataType, ArrayType | MapType | StructType)}
+    made = {
+        column.name: F.expr(column.expression).try_cast(column.type.spark_type)
+        for column in definition.columns
+        if column.name in plain
+        or (column.normalizers and (column.normalizers[0].derived or column.name in rows.columns))
+    }
+    return rows.withColumns(made).drop(*(name for name in rows.columns if name.lower() in definition.only_read))
