@@ -11,7 +11,8 @@ from ematix_flow.batch.live import opened
 from ematix_flow.config import connect
 from ematix_flow.connections import Connection
 from ematix_flow.errors import FlowError
-from ematix_flow.jobs import BatchPipeline, JobResult
+from ematix_flow.jobs import BatchPipeline, FunctionFailed, JobResult
+from ematix_flow.secrets import redact_text
 from ematix_flow.transforms import Transform, TransformRef
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def run_step(step: Any, pipeline: BatchPipeline, result: JobResult, spark: Spark
         step.sync(spark=spark)
         return
     own = step.target_connection if isinstance(step, Transform) else None
-    connection = connect(own or pipeline.job.target_connection)
+    connection = connect(own or pipeline.job.home)
     if isinstance(step, str):
         with opened(connection, spark) as live:
             live.execute(step)
@@ -43,7 +44,16 @@ def run_step(step: Any, pipeline: BatchPipeline, result: JobResult, spark: Spark
 
 def run_transform(transform: Transform, *, spark: SparkSession | None = None) -> Any:
     """On its own: what a load would tell is None."""
-    return _called(transform.function, connect(transform.target_connection or "default"), None, spark)
+    try:
+        return _called(transform.function, connect(transform.target_connection or "default"), None, spark)
+    except FlowError:
+        raise
+    except Exception as error:
+        words = redact_text((str(error).splitlines() or [""])[0])
+        raise FunctionFailed(
+            f'transform "{transform.name}" failed: {type(error).__name__}: {words}',
+            next_step=f"correct it at {transform.origin}",
+        ) from error
 
 
 def _called(

@@ -6,7 +6,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,10 +42,18 @@ class Live(ABC):
 
     def literal(self, value: Any) -> str:
         if isinstance(value, datetime):
-            return f"TIMESTAMP '{value:%Y-%m-%d %H:%M:%S.%f}'"
+            return self.moment(value.astimezone(UTC) if value.tzinfo else value)
         if isinstance(value, str | date):
             return "'" + str(value).replace("'", "''") + "'"
-        return "NULL" if value is None else repr(value)
+        return "NULL" if value is None else str(value)
+
+    def moment(self, time: datetime) -> str:
+        """A time as a literal, in UTC if it has a zone."""
+        return f"TIMESTAMP '{time:%Y-%m-%d %H:%M:%S.%f}'"
+
+    def as_number(self, column: str) -> str:
+        """A column that is compared with numbers."""
+        return column
 
 
 class _OfDriver(Live):
@@ -62,6 +70,9 @@ class _OfDriver(Live):
 class _Postgres(_OfDriver):
     matches = "{} ~ {}"
 
+    def moment(self, time: datetime) -> str:
+        return f"TIMESTAMPTZ '{time:%Y-%m-%d %H:%M:%S.%f}+00'" if time.tzinfo else super().moment(time)
+
 
 class _MySQL(_OfDriver):
     matches = "{} REGEXP {}"
@@ -76,8 +87,16 @@ class _MySQL(_OfDriver):
 class _SQLite(_OfDriver):
     matches = "regexp({1}, {0})"
 
+    def moment(self, time: datetime) -> str:
+        """Times are kept as texts."""
+        return f"'{time:%Y-%m-%dT%H:%M:%S.%f}{'Z' if time.tzinfo else ''}'"
 
-class _DuckDB(_OfDriver):
+    def as_number(self, column: str) -> str:
+        """Decimals are kept as texts, which would be compared letter by letter."""
+        return f"CAST({column} AS NUMERIC)"
+
+
+class _DuckDB(_Postgres):
     matches = "regexp_matches({}, {})"
 
     def execute(self, sql: str) -> list[tuple[Any, ...]]:
@@ -118,8 +137,10 @@ def opened(connection: Any, spark: SparkSession | None = None) -> Iterator[Live]
         live: type[_OfDriver] = {"postgres": _Postgres, "mysql": _MySQL, "sqlite": _SQLite, "duckdb": _DuckDB}[
             connection.kind
         ]
-        if connection.kind in {"mysql", "duckdb"}:  # the others begin by themselves
+        if connection.kind in {"mysql", "duckdb"}:
             db.begin()
+        elif connection.kind == "sqlite":  # its driver would begin with the first row, and keep a table made before it
+            db.execute("BEGIN")
         yield live(connection, db)
         db.commit()
 
@@ -137,7 +158,7 @@ def _connected(connection: Any) -> Any:
 
             return MySQL(connection, "transforms_post").connected()
         case "sqlite":
-            db = sqlite3.connect(connection.path)
+            db = sqlite3.connect(connection.path, isolation_level=None)
             db.create_function("regexp", 2, _matches, deterministic=True)
             return db
         case "duckdb":

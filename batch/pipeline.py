@@ -17,7 +17,7 @@ from ematix_flow.jobs import BatchPipeline, JobResult
 from ematix_flow.result import RunResult
 from ematix_flow.secrets import redact_text
 from ematix_flow.specs import PipelineSpec
-from ematix_flow.state.history import new_run_id, recorded_as
+from ematix_flow.state.history import FAILED, new_run_id, recorded_as
 from ematix_flow.streams.in_database import Wanted, obstacle, run_in_database, unlike
 from ematix_flow.streams.looking import first_rows
 from ematix_flow.streams.run import run_spec
@@ -50,29 +50,47 @@ def sync(pipeline: BatchPipeline, *, spark: SparkSession | None = None) -> JobRe
     attempt = 1
     while True:
         try:
-            return _attempt(pipeline, progress, began, spark)
+            result = _attempt(pipeline, progress, began, spark)
+            if result.status != FAILED or attempt >= rules.max_attempts:
+                return result
+            reason = next(iter(result.errors.values()))
         except Exception as error:
             if attempt >= rules.max_attempts or getattr(error, "exit_code", 1) == _USAGE:
                 raise
-            wait = rules.wait_after(attempt)
             reason = redact_text(str(error).partition("\n")[0])
-            facts = {"pipeline": pipeline.name, "attempt": attempt, "wait_seconds": wait, "reason": reason}
-            _log.warning("attempt failed", extra=facts)
+        wait = rules.wait_after(attempt)
+        facts = {"pipeline": pipeline.name, "attempt": attempt, "wait_seconds": wait, "reason": reason}
+        _log.warning("attempt failed", extra=facts)
         time.sleep(wait)
         attempt += 1
 
 
 def _attempt(pipeline: BatchPipeline, progress: _Progress, began: float, spark: SparkSession | None) -> JobResult:
+    """A run of the history: the load, what is checked after it and what is done then."""
+    results: list[JobResult] = []
+
+    def work(run_id: str) -> RunResult:
+        progress.run_id = run_id
+        results.append(_done(pipeline, progress, began, spark))
+        return _recorded(results[0], progress)
+
+    recorded_as(pipeline, work)
+    return results[0]
+
+
+def _done(pipeline: BatchPipeline, progress: _Progress, began: float, spark: SparkSession | None) -> JobResult:
     specs = [spec.with_connections(resolve_connection) for spec in pipeline.specs()]
     progress.errors.clear()
     for spec in specs:
         if spec.name not in progress.loaded:
             try:
-                _load(pipeline, spec, progress, spark)
+                progress.loaded[spec.name] = _load(pipeline, spec, spark)
             except FlowError as error:
                 if len(specs) == 1:
                     raise
-                progress.errors[spec.target_names[0]] = redact_text(error.found)
+                reason = redact_text(error.found)
+                _log.warning("target failed", extra={"pipeline": pipeline.name, "target": spec.name, "reason": reason})
+                progress.errors[spec.target_names[0]] = reason
     result = _result(pipeline, progress, time.monotonic() - began)
     if not progress.errors:
         result = replace(result, failed_expectations=check_quality(pipeline, specs, spark))
@@ -80,20 +98,27 @@ def _attempt(pipeline: BatchPipeline, progress: _Progress, began: float, spark: 
     return replace(result, errors=dict(progress.errors), duration_seconds=time.monotonic() - began)
 
 
-def _load(pipeline: BatchPipeline, spec: PipelineSpec, progress: _Progress, spark: SparkSession | None) -> None:
-    path = ""
+def _recorded(result: JobResult, progress: _Progress) -> RunResult:
+    """What the history keeps of it: the loads of all targets in one."""
+    loads = [load for _, load in progress.loaded.values()]
+    return RunResult(
+        result.pipeline,
+        result.status,
+        batches=sum(load.batches for load in loads),
+        rows_consumed=sum(load.rows_consumed for load in loads),
+        rows_written={name: rows for load in loads for name, rows in load.rows_written.items()},
+        row_counts={name: counts for load in loads for name, counts in load.row_counts.items()},
+        duration_seconds=result.duration_seconds,
+    )
 
-    def work() -> RunResult:
-        nonlocal path
-        looked = _looked(pipeline, spec)
-        path = _path(pipeline, spec, looked)
-        if path == "same_db" and looked is not None:
-            return run_in_database(spec, looked, _wanted(pipeline))
-        return run_spec(spec, bounded=True, spark=spark)
 
-    result, run_id = recorded_as(spec, work)
-    progress.loaded[spec.name] = path, result
-    progress.run_id = progress.run_id or run_id
+def _load(pipeline: BatchPipeline, spec: PipelineSpec, spark: SparkSession | None) -> tuple[str, RunResult]:
+    """The way that it went, and what it did."""
+    looked = _looked(pipeline, spec)
+    path = _path(pipeline, spec, looked)
+    if path == "same_db" and looked is not None:
+        return path, run_in_database(spec, looked, _wanted(pipeline))
+    return path, run_spec(spec, bounded=True, spark=spark)
 
 
 def dry_run(pipeline: BatchPipeline, *, spark: SparkSession | None = None) -> JobResult:
@@ -120,7 +145,7 @@ def _looked(pipeline: BatchPipeline, spec: PipelineSpec) -> Looked | None:
 def preview(pipeline: BatchPipeline, rows: int, *, spark: SparkSession | None = None) -> list[dict[str, Any]]:
     spec = pipeline.spec().with_connections(resolve_connection)
     _looked(pipeline, spec)
-    return first_rows(spec, rows, spark)
+    return first_rows(spec, rows, spark, whole=bool(pipeline.job.transforms_pre))
 
 
 def _wanted(pipeline: BatchPipeline) -> Wanted:
@@ -171,7 +196,7 @@ def _result(pipeline: BatchPipeline, progress: _Progress, seconds: float) -> Job
     return JobResult(
         pipeline=pipeline.name,
         run_id=progress.run_id or new_run_id(),
-        status="failed" if progress.errors else next((r.status for _, r in progress.loaded.values()), "success"),
+        status=FAILED if progress.errors else next((r.status for _, r in progress.loaded.values()), "success"),
         path="same_db" if paths == {"same_db"} else "cross_db",
         duration_seconds=seconds,
         targets=targets,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.batch.live import Live, opened
@@ -86,6 +87,8 @@ def _finding(one: Expectation, live: Live, target: Target) -> str:
         return _staleness(asked(f"MAX({column})"), one)
     if one.kind == ROWS:
         values = [live.literal(value) for value in one.values]
+        if one.values and all(isinstance(value, int | float | Decimal) for value in one.values):
+            column = live.as_number(column)
         regex = live.matches.format(column, *values) if one.condition == "{regex}" else ""
         condition = one.condition.format(*values, column=column, regex=regex)
         number = asked("COUNT(*)", f" WHERE NOT ({condition})")
@@ -97,8 +100,8 @@ def _finding(one: Expectation, live: Live, target: Target) -> str:
 def _staleness(newest: Any, one: Expectation) -> str:
     if newest is None:
         return "there is no value"
-    if isinstance(newest, str):
-        newest = datetime.fromisoformat(newest)
+    if not isinstance(newest, datetime):  # a text of SQLite, or a day
+        newest = datetime.fromisoformat(str(newest))
     age = datetime.now(UTC) - (newest if newest.tzinfo else newest.replace(tzinfo=UTC))
     assert one.within is not None
     return f"the newest value is {newest:%Y-%m-%d %H:%M:%S}" if age > one.within else ""

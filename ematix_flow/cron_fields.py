@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _PART = re.compile(r"(?P<first>\*|\w+)(?:-(?P<last>\w+))?(?:/(?P<step>\d+))?")
 
@@ -35,6 +36,19 @@ class _Field:
             return f'{self.name}: "{part}" is not from {self.low} to {self.high}'
         return f'{self.name}: "{part}" runs backwards' if ends[0] > ends[1] else ""  # type: ignore[operator]
 
+    def numbers(self, text: str) -> set[int]:
+        """All that a text without problems means."""
+        found: set[int] = set()
+        for part in map(_PART.fullmatch, text.split(",")):
+            assert part is not None
+            first = self.low if part["first"] == "*" else self._number(part["first"])
+            open_end = part["first"] == "*" or part["step"]
+            last = self._number(part["last"]) if part["last"] else self.high if open_end else first
+            assert first is not None
+            assert last is not None
+            found |= set(range(first, last + 1, int(part["step"] or 1)))
+        return found
+
     def _number(self, word: str) -> int | None:
         if word.isdecimal():
             return int(word)
@@ -56,4 +70,12 @@ def schedule_problem(schedule: str) -> str:
     parts = schedule.split()
     if len(parts) != len(_FIELDS):
         return f"has {len(parts)} fields"
-    return next(filter(None, (field.problem(part) for field, part in zip(_FIELDS, parts, strict=True))), "")
+    problems = (field.problem(part) for field, part in zip(_FIELDS, parts, strict=True))
+    return next(filter(None, problems), "") or _never(*parts[2:])
+
+
+def _never(day: str, month: str, weekday: str) -> str:
+    """A day that no month has. With a day of the week beside it, either of the two is enough."""
+    if weekday != "*" or min(_FIELDS[2].numbers(day)) <= max(_LENGTHS[one - 1] for one in _FIELDS[3].numbers(month)):
+        return ""
+    return f'day of month: no month of "{month}" has a day "{day}"'

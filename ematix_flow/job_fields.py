@@ -177,6 +177,13 @@ class Job(Declared):
         maps = (self.column_map, *(one.column_map for one in self.targets))
         return {name: given for one in maps for name, given in one.items()}
 
+    @property
+    def home(self) -> ConnectionRef:
+        """Where rows come from and are looked at, unless something else is said: the connection of the first target
+        that has one of its own, if none is given for all of them."""
+        own = next((one.target_connection for one in self.targets if one.target_connection), None)
+        return self.target_connection if own is None or "target_connection" in self.model_fields_set else own
+
     def all_targets(self) -> tuple[JobTarget, ...]:
         if self.targets:
             return self.targets

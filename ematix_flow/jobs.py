@@ -60,7 +60,7 @@ class JobResult:
 
 
 class FunctionFailed(FlowError):
-    """The function under `@ematix.pipeline` raised an error instead of telling what to read."""
+    """The function under `@ematix.pipeline` or `@ematix.transform` raised an error."""
 
     code = "function-failed"
 
@@ -145,16 +145,31 @@ class BatchPipeline:
         inner = f"({query})" if self.job.transforms_pre else "source"
         if of_table or self.job.renamed or self._is_made_here:
             return f"SELECT {', '.join(self._chosen())} FROM {inner}"
-        if self.only_orders:
-            return f"SELECT * EXCEPT ({identifier(self.only_orders)}) FROM {inner}"
+        if left := self._left_behind:
+            return f"SELECT * EXCEPT ({', '.join(map(identifier, left))}) FROM {inner}"
         return query if self.job.transforms_pre else None
+
+    @property
+    def _left_behind(self) -> list[str]:
+        """The columns that order or choose rows, and that no target has; unless it is to get what rows have."""
+        evolving = "evolve" in (self.job.on_drift, *(one.on_drift for one in self.job.targets))
+        transforms = () if evolving else self.job.transforms_pre
+        looked_at = {name.lower(): name for one in transforms for name in one.named}
+        if self.only_orders:
+            looked_at.setdefault(self.only_orders.lower(), self.only_orders)
+        return [name for low, name in looked_at.items() if low not in self._held]
 
     @property
     def only_orders(self) -> str:
         """The column of the event time, if no target has it: rows are ordered by it and go on without it."""
         column = self.job.time_column or ""
-        held = {name.lower() for one in self.job.all_targets() for name in one.target.__table__.column_names}
-        return "" if column.lower() in held else column
+        return "" if column.lower() in self._held else column
+
+    @property
+    def _held(self) -> set[str]:
+        """In lower case, what the targets have, and what they compute it from."""
+        tables = [one.target.__table__ for one in self.job.all_targets()]
+        return {name.lower() for table in tables for name in (*table.column_names, *table.only_read)}
 
     def columns_read(self, one: JobTarget) -> dict[str, str]:
         """Column of a target -> column of the source, where these are named: of a table, or with a map. What is
@@ -174,6 +189,11 @@ class BatchPipeline:
                     chosen[column.name] = f"{made} AS {identifier(column.name)}"
                 elif not _is_derived(column):
                     chosen[column.name] = f"{identifier(given)} AS {identifier(column.name)}"
+        if not self._is_made_here:
+            there = {name.lower() for name in chosen}
+            columns = [column for one in self.job.all_targets() for column in self._wanted(one)]
+            named = {name.lower(): name for column in columns for name in column.named}
+            chosen |= {name: identifier(name) for low, name in named.items() if low not in there}
         return list(chosen.values())
 
     def _wanted(self, one: JobTarget) -> list[Column]:
@@ -196,7 +216,7 @@ class BatchPipeline:
 
     def _source(self) -> Source:
         job = self.job
-        connection = job.source_connection or job.target_connection
+        connection = job.source_connection or job.home
         given = self._called(connection)
         if isinstance(given, Source):
             anew = self.is_read_anew(given.connection) and not given.change_feed
@@ -224,7 +244,7 @@ class BatchPipeline:
 
     def _called(self, connection: str | Connection) -> Any:
         wanted = len(inspect.signature(self.function).parameters)
-        ends = [resolve_connection(end) for end in (connection, self.job.target_connection)[:wanted]]
+        ends = [resolve_connection(end) for end in (connection, self.job.home)[:wanted]]
         try:
             return self.function(*ends)
         except FlowError:
@@ -328,7 +348,7 @@ def _impossible(function: Callable[..., Any], job: Job) -> list[Problem]:
             return list(error.problems)
     pipeline = BatchPipeline(function, job)
     # A function may return another source; then nobody knows yet what it is.
-    known = job.source_table and (job.source_connection or job.target_connection)
+    known = job.source_table and (job.source_connection or job.home)
     source: dict[str, Any] = {"connection": known or "source", "query": "t"}
     source |= {"incremental_column": job.incremental_column, "snapshot": bool(known and pipeline.is_read_anew(known))}
     places = {("sources", 0, "incremental_column"): ("incremental_column",)}

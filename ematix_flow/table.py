@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_ty
 
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.markers import MayBeNull, NaturalKey, PrimaryKey
-from ematix_flow.normalize import Normalizer, chain_problems, compose, identifier
+from ematix_flow.normalize import Normalizer, chain_problems, columns_named, compose, identifier
 from ematix_flow.origins import users_frame, users_line
 from ematix_flow.problems import near
 from ematix_flow.types import COLUMN_TYPES, Boolean, ColumnType, Nullable, Numeric, String, Text, TimestampTZ
@@ -42,6 +42,11 @@ class Column:
     def expression(self) -> str:
         """The Spark SQL expression that gives the column from the source's column of the same name."""
         return compose(self.normalizers, self.name)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns that its normalizers name."""
+        return columns_named(self.normalizers, self.name)
 
 
 AUDIT_COLUMNS = (
@@ -95,6 +100,13 @@ class TableDefinition:
             for group in column.natural_keys:
                 groups[group] = (*groups.get(group, ()), column.name)
         return groups
+
+    @property
+    def only_read(self) -> frozenset[str]:
+        """The columns that normalizers name and the table does not have, in lower case: rows bring them for nothing
+        else."""
+        own = {name.lower() for name in self.column_names}
+        return frozenset(name.lower() for column in self.columns for name in column.named) - own
 
     @property
     def spark_ddl(self) -> str:

@@ -127,7 +127,8 @@ def _kind(explained: Explained, connection: str | Connection) -> str | None:
     try:
         return resolve_connection(connection).kind
     except FlowError as error:
-        explained.problems.append(error)
+        if str(error) not in map(str, explained.problems):
+            explained.problems.append(error)
         return None
 
 

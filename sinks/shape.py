@@ -43,10 +43,10 @@ class Shape:
 
     def rows(self, schema: StructType) -> list[TableColumn]:
         """The columns of the rows, with the types of the declared table and the columns that it derives; without those
-        that scd2 fills itself."""
+        that it only derives from, and those that scd2 fills itself."""
         declared = {c.name.lower(): c for c in of_declared(self._definition.columns)} if self._definition else {}
         derived = [c.name for c in (self._definition.columns if self._definition else ()) if _is_derived(c)]
-        own = _HISTORY if self._is_history else ()
+        own = {*(_HISTORY if self._is_history else ()), *(self._definition.only_read if self._definition else ())}
         given = {column.name.lower(): column for column in of_rows(schema) if column.name.lower() not in own}
         keys = {key.lower() for key in self.keys}
         rows = [

@@ -8,12 +8,12 @@ import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from ematix_flow.errors import FlowError
 from ematix_flow.result import RunResult
 from ematix_flow.secrets import redact_text
-from ematix_flow.specs import PipelineSpec
+from ematix_flow.specs import StateStore
 from ematix_flow.state import durable
 from ematix_flow.state.holder import Holder
 from ematix_flow.state.lock import PipelineBusy
@@ -49,24 +49,41 @@ class Run:
         return facts | {"host": self.holder.host, "pid": self.holder.pid} | self.counters
 
 
-def recorded(spec: PipelineSpec, work: Callable[[], RunResult]) -> RunResult:
+class Remembered(Protocol):
+    """A pipeline of either kind."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state_store(self) -> StateStore: ...
+
+
+def recorded(spec: Remembered, work: Callable[[], RunResult]) -> RunResult:
     """Do the work, and leave a record of it. That a record could not be written is a warning and no more."""
-    return recorded_as(spec, work)[0]
+    return recorded_as(spec, lambda _: work())
 
 
-def recorded_as(spec: PipelineSpec, work: Callable[[], RunResult]) -> tuple[RunResult, str]:
-    """The same, with the id of the run."""
+def recorded_as(spec: Remembered, work: Callable[[str], RunResult]) -> RunResult:
+    """The same for work that tells the id of the run."""
     run = _begun(spec)
     try:
-        result = work()
+        result = work(run.run_id if run else new_run_id())
     except BaseException as error:
-        _ended(spec, run, status=FAILED, **_of(error))
+        facts = _of(error)
+        reason = facts["error"].partition("\n")[0]
+        _log.info("run failed", extra=_named(spec, run) | {"code": facts["error_code"], "reason": reason})
+        _ended(spec, run, status=FAILED, **facts)
         raise
     counters = asdict(result)
     status = counters.pop("status")
     del counters["pipeline"]
+    _log.info("run ended", extra=_named(spec, run) | {"status": status})
     _ended(spec, run, status=status, counters=counters)
-    return result, run.run_id if run else new_run_id()
+    return result
+
+
+def _named(spec: Remembered, run: Run | None) -> dict[str, str]:
+    return {"pipeline": spec.name} | ({"run_id": run.run_id} if run else {})
 
 
 def new_run_id() -> str:
@@ -85,7 +102,7 @@ def runs_of(memory: Memory) -> list[Run]:
     ]
 
 
-def _begun(spec: PipelineSpec) -> Run | None:
+def _begun(spec: Remembered) -> Run | None:
     """None if there is, or can be, no record of it."""
     if spec.state_store.kind == "in_memory":
         return None
@@ -93,7 +110,7 @@ def _begun(spec: PipelineSpec) -> Run | None:
     return run if _written(spec, run, first=True) else None
 
 
-def _ended(spec: PipelineSpec, run: Run | None, **facts: Any) -> None:
+def _ended(spec: Remembered, run: Run | None, **facts: Any) -> None:
     if run is not None:
         _written(spec, replace(run, ended_at=datetime.now(UTC), **facts), first=False)
 
@@ -107,7 +124,7 @@ def _of(error: BaseException) -> dict[str, str]:
     return {"error_code": code, "error": redact_text(words)[:_LONGEST_ERROR]}
 
 
-def _written(spec: PipelineSpec, run: Run, *, first: bool) -> bool:
+def _written(spec: Remembered, run: Run, *, first: bool) -> bool:
     try:
         memory = Memory(spec.name, spec.state_store)
         try:

@@ -115,6 +115,11 @@ def is_of_a_row(error: BaseException) -> bool:
     return spark_words(error)[0] in _ROW_CONDITIONS
 
 
+def is_slow_start(error: BaseException) -> bool:
+    """Whether Spark gave up on a Python process before it had begun."""
+    return "Python worker failed to connect back" in str(error)
+
+
 def spark_words(error: BaseException) -> tuple[str, str]:
     """Spark's error condition, if there is one, and the first sentence of its message; or what a worker raised."""
     text = str(error)

@@ -24,7 +24,7 @@ from ematix_flow.streams.anew import begin_anew
 from ematix_flow.streams.backfill import Range
 from ematix_flow.streams.built import refuse_what_is_not_built
 from ematix_flow.streams.change_tables import by_key, one_by_one, with_tables
-from ematix_flow.streams.failures import explained, let_go, spark_errors_in_words
+from ematix_flow.streams.failures import explained, is_slow_start, let_go, spark_errors_in_words
 from ematix_flow.streams.functions import register, register_aggregates
 from ematix_flow.streams.lookups import Lookups
 from ematix_flow.streams.needs import jar_groups_of
@@ -39,6 +39,7 @@ from ematix_flow.streams.stopping import asked_to_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 IsIdle = Callable[[], bool]
 OpenSource = Callable[[PipelineSpec, int, Store, "SparkSession"], StreamSource]
@@ -49,6 +50,8 @@ _log = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # How often the main thread looks whether it should stop.
 _POLL_SECONDS = 0.1
+# Spark waits ten seconds for the Python process that plans the batches of a source, which a busy machine may not give.
+_STARTS = 3
 
 
 @dataclass(frozen=True)
@@ -186,20 +189,31 @@ def _run(
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
-    query = runner.run_in(lambda: start(spec, runner.rows, runner, store, bounded=bounded))
-    on_start(lambda: str(query.status["message"]).startswith("Waiting"))
-    try:
-        while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions
-            if asked.is_set() or runner.is_over:
-                runner.drain()
-            elif not bounded and runner.told is not None:
-                runner.clocks.tend(runner.told.held.last_deadline)
-    except StreamingQueryException as error:
-        if isinstance(runner.failure, Drained):
-            return
-        let_go(runner.failure)
-        raise explained(runner.failure or error, *(runner.current or ("plan", 0))) from error
-    # Spark knows the name of a query for a moment longer than the query lasts, and allows no other of that name.
+    planned_before = runner.current
+    for number in range(1, _STARTS + 1):
+        query = runner.run_in(lambda: start(spec, runner.rows, runner, store, bounded=bounded))
+        on_start(lambda query=query: str(query.status["message"]).startswith("Waiting"))  # type: ignore[misc]
+        try:
+            while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions
+                if asked.is_set() or runner.is_over:
+                    runner.drain()
+                elif not bounded and runner.told is not None:
+                    runner.clocks.tend(runner.told.held.last_deadline)
+            break
+        except StreamingQueryException as error:
+            if isinstance(runner.failure, Drained):
+                return
+            untouched = runner.failure is None and runner.current == planned_before
+            if not (untouched and is_slow_start(error) and number < _STARTS and not asked.is_set()):
+                let_go(runner.failure)
+                raise explained(runner.failure or error, *(runner.current or ("plan", 0))) from error
+            _log.warning("worker did not start in time", extra={"pipeline": spec.name, "start": number})
+            _forgotten(query, planned)
+    _forgotten(query, planned)
+
+
+def _forgotten(query: StreamingQuery, planned: Plan) -> None:
+    """Spark knows the name of a query for a moment longer than the query lasts, and allows no other of that name."""
     while any(active.id == query.id for active in planned.rows.sparkSession.streams.active):
         time.sleep(_POLL_SECONDS)
 

@@ -1,6 +1,6 @@
 """Normalizers of columns and transforms of batches, both as Spark SQL text."""
 
-from ematix_flow.normalize.chain import Normalizer, chain_problems, compose
+from ematix_flow.normalize.chain import Normalizer, chain_problems, columns_named, compose
 from ematix_flow.normalize.columns import (
     clamp,
     date_trunc,
@@ -42,6 +42,7 @@ __all__ = [
     "OnFailure",
     "chain_problems",
     "clamp",
+    "columns_named",
     "compose",
     "date_trunc",
     "deduplicate_by",

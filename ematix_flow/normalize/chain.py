@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ematix_flow.errors import DeclarationError, Problem
-from ematix_flow.normalize.literals import identifier
+from ematix_flow.normalize.literals import columns_in, identifier
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,6 +45,13 @@ def compose(normalizers: Iterable[Normalizer], column_name: str) -> str:
     for normalizer in chain:
         expression = normalizer.to_sql(expression)
     return expression
+
+
+def columns_named(normalizers: Iterable[Normalizer], column_name: str) -> tuple[str, ...]:
+    """The columns that the SQL of `derive` and `sql` names, as far as it can be read."""
+    chain = tuple(normalizers)
+    free = any(one.derived or one.call.startswith("sql(") for one in chain)
+    return columns_in(compose(chain, column_name)) if free else ()
 
 
 def chain_problems(chain: tuple[Normalizer, ...]) -> list[Problem]:

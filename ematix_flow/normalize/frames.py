@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ematix_flow.errors import DeclarationError, Problem
-from ematix_flow.normalize.literals import identifier, whole_number
+from ematix_flow.normalize.literals import columns_in, identifier, whole_number
 
 _SEED = 20_260_101  # any number; without one, Spark takes another at each start
 
@@ -18,11 +18,18 @@ class FrameTransform:
     call: str
     before: str
     after: str
+    expressions: tuple[str, ...] = ()
+    """Spark SQL over the columns of the inner one."""
 
     def to_sql(self, inner: str) -> str:
         """The Spark SQL query for this transform over `inner`, a query or the name of a table."""
         query = inner.strip().rstrip(";").rstrip()
         return f"{self.before}({query}){self.after}"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns that it looks at, as far as its SQL can be read."""
+        return tuple(dict.fromkeys(name for one in self.expressions for name in columns_in(one)))
 
     def __repr__(self) -> str:
         return self.call
@@ -43,7 +50,10 @@ def deduplicate_by(
     partition = ", ".join(map(identifier, keys))
     ranking = f"row_number() OVER (PARTITION BY {partition} ORDER BY {order_by or 'to_json(struct(*))'})"
     return FrameTransform(
-        call, f"SELECT * EXCEPT (__rank) FROM (SELECT *, {ranking} AS __rank FROM ", ") WHERE __rank = 1"
+        call,
+        f"SELECT * EXCEPT (__rank) FROM (SELECT *, {ranking} AS __rank FROM ",
+        ") WHERE __rank = 1",
+        (*map(identifier, keys), *([f"row_number() OVER (ORDER BY {order_by})"] if order_by else [])),
     )
 
 
@@ -52,7 +62,7 @@ def filter_where(expr: str) -> FrameTransform:
     if not isinstance(expr, str) or not expr.strip():
         found = "empty" if isinstance(expr, str) else f"{expr!r}"
         raise DeclarationError(f"filter_where({expr!r})", [Problem("expr", found, allowed="a condition")])
-    return FrameTransform(f"filter_where({expr!r})", "SELECT * FROM ", f" WHERE {expr}")
+    return FrameTransform(f"filter_where({expr!r})", "SELECT * FROM ", f" WHERE {expr}", (expr,))
 
 
 def limit(n: int) -> FrameTransform:

@@ -56,3 +56,18 @@ def whole_number(value: object, subject: str, least: int | None = None) -> None:
     if not is_whole or (least is not None and value < least):  # type: ignore[operator]
         allowed = "a whole number" if least is None else f"a whole number from {least}"
         raise DeclarationError(subject, [Problem("n", f"{value!r}", allowed)])
+
+
+def columns_in(expression: str) -> tuple[str, ...]:
+    """The columns that a Spark SQL expression names; none if it cannot be read, or has a query inside."""
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = sqlglot.parse_one(expression, read="spark")
+    except SqlglotError:
+        return ()
+    if tree.find(exp.Query):
+        return ()
+    return tuple(dict.fromkeys(column.parts[0].name for column in tree.find_all(exp.Column)))

@@ -1,6 +1,7 @@
 """`@ematix.pipeline`: in the database where that is possible, through Spark where it is not, with the same result."""
 
 import sqlite3
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from ematix_flow import DuckDBConnection, Source, SQLiteConnection, ematix, pk
 from ematix_flow.connections import Connection
 from ematix_flow.errors import DeclarationError, FlowError
-from ematix_flow.normalize import deduplicate_by, filter_where, trim, upper
+from ematix_flow.normalize import deduplicate_by, derive, filter_where, sql, trim, upper
 from ematix_flow.types import BigInt, Double, Integer, Numeric, String, Text
 from tests.contract.origins import ORIGINS, Base, OfDuckDB, OfPostgres
 
@@ -34,6 +35,13 @@ class Prices:
 class Names:
     id: Annotated[BigInt, pk()]
     name: Annotated[Text, trim(), upper()] | None
+
+
+@ematix.table(schema="main", name="people")
+class People:
+    id: Annotated[BigInt, pk()]
+    full_name: Annotated[Text, derive("concat(first, ' ', last)"), upper()]
+    place: Annotated[Text, sql("concat(col, ', ', region)")] | None
 
 
 @ematix.table(schema="main", name="audited")
@@ -171,6 +179,59 @@ def test_new_rows_are_appended_once_through_spark(tmp_path: Path, spark: SparkSe
     assert counts(load.sync(spark=spark)) == (2, 0, 0, 0, 0)
     origin.run("INSERT INTO raw VALUES (3, 'c', 3, 2), (4, 'd', 0, 3)")
     assert counts(load.sync(spark=spark)) == (1, 0, 0, 0, 0)
+
+
+def test_a_column_is_derived_from_columns_that_only_the_source_has(tmp_path: Path, spark: SparkSession) -> None:
+    origin = OfDuckDB(tmp_path)
+    origin.run(
+        "CREATE TABLE raw (id bigint, first varchar, last varchar, town varchar, region varchar, age int)",
+        "INSERT INTO raw VALUES (1, 'Ada', 'Byron', 'London', 'UK', 36)",
+    )
+    of_table = declared(origin, target=People, mode="merge", column_map={"place": "town"})
+    of_query = ematix.pipeline(target=People, target_connection=origin.connection, mode="merge", name="of_query")(
+        lambda _: "SELECT id, first, last, town AS place, region, now() AS seen FROM raw"
+    )
+    written = [(1, "ADA BYRON", "London, UK")]
+    assert [tuple(row.values()) for row in of_table.preview(spark=spark)] == written
+    assert counts(of_table.sync(spark=spark)) == (1, 0, 0, 0, 0)
+    assert origin.rows("SELECT id, full_name, place FROM main.people") == written
+    with pytest.raises(FlowError, match=r"column seen \(timestamp\) is not in the table"):
+        of_query.sync(spark=spark)
+    of_query = ematix.pipeline(
+        target=People, target_connection=origin.connection, mode="merge", name="of_query", event_timestamp_column="seen"
+    )(of_query.function)
+    assert counts(of_query.sync(spark=spark)) == (0, 0, 1, 0, 0)
+
+
+@pytest.mark.slow
+def test_a_worker_that_a_busy_machine_starts_too_late_is_started_again(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark waits ten seconds for the process that plans the batches of a database."""
+    python = tmp_path / "python"
+    late = f"case $* in *source_runner*) mkdir {tmp_path}/late 2>/dev/null && exec sleep 11;; esac"
+    python.write_text(f'#!/bin/sh\n{late}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    origin = OfDuckDB(tmp_path)
+    origin.run("CREATE TABLE raw (id bigint, label varchar, amount decimal(10, 2), seen int)")
+    filled(origin, (1, "a", 1, 1))
+    assert counts(declared(origin, force_path="cross_db").sync(spark=spark)) == (1, 0, 0, 0, 0)
+    assert (tmp_path / "late").exists()
+
+
+def test_a_preview_shows_what_transforms_leave(tmp_path: Path, spark: SparkSession) -> None:
+    """Not what they leave of the first rows of the source."""
+    origin = OfDuckDB(tmp_path)
+    origin.run("CREATE TABLE raw AS SELECT range AS id, 'n' || range AS label, range // 2 AS amount FROM range(60)")
+    some = [filter_where("label RLIKE '^n[3-5][0-9]{1}$'"), deduplicate_by("amount", order_by="id DESC")]
+    load = declared(origin, transforms_pre=some)
+    found = sorted(load.preview(3, spark=spark), key=lambda row: row["id"])
+    assert [(row["id"], row["name"], type(row["amount"])) for row in found] == [
+        (31, "n31", float), (33, "n33", float), (35, "n35", float),
+    ]  # fmt: skip
+    with pytest.raises(FlowError, match="nowhere"):
+        declared(origin, transforms_pre=[filter_where("nowhere > 1")]).preview(spark=spark)
 
 
 @pytest.mark.parametrize("path", ["same_db", "cross_db"])

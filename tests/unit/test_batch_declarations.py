@@ -13,7 +13,7 @@ from ematix_flow.cron_fields import schedule_problem
 from ematix_flow.errors import DeclarationError, UsageError
 from ematix_flow.expectations import expectations_of
 from ematix_flow.job_fields import Retry
-from ematix_flow.normalize import deduplicate_by
+from ematix_flow.normalize import deduplicate_by, filter_where, limit
 from ematix_flow.ops.cli import main
 from ematix_flow.types import BigInt, Text
 
@@ -85,12 +85,16 @@ def test_several_mistakes_are_told_together() -> None:
     assert {problem.key for problem in error.value.problems} == {"mdoe", "schedule", "retry.tries"}
 
 
-@pytest.mark.parametrize("schedule", ["*/5 0-6 * * MON-FRI", "0 0 1,15 jan-mar 7", "30 4/2 * * sun", "* * * * *"])
+@pytest.mark.parametrize(
+    "schedule", ["*/5 0-6 * * MON-FRI", "0 0 1,15 jan-mar 7", "30 4/2 * * sun", "0 0 29 2 *", "0 0 31 2 1"]
+)
 def test_schedules_that_cron_understands(schedule: str) -> None:
     assert schedule_problem(schedule) == ""
 
 
-@pytest.mark.parametrize("schedule", ["@daily", "*/0 * * * *", "5-1 * * * *", "* 24 * * *", "* * 0 * *", "a * * * *"])
+@pytest.mark.parametrize(
+    "schedule", ["@daily", "*/0 * * * *", "5-1 * * * *", "* 24 * * *", "* * 0 * *", "0 0 31 2,4 *"]
+)
 def test_schedules_that_it_does_not(schedule: str) -> None:
     assert schedule_problem(schedule)
 
@@ -107,6 +111,16 @@ def test_a_time_that_is_no_column_of_the_target_only_orders() -> None:
     of_query = declared(source_table=None, mode="merge", event_timestamp_column="seen")
     assert of_query.sql(of_table=False) == "SELECT * EXCEPT (`seen`) FROM source"
     assert declared(source_table=None, mode="merge", event_timestamp_column="NAME").sql(of_table=False) is None
+
+
+def test_columns_that_only_choose_rows_go_no_further() -> None:
+    chosen = [deduplicate_by("id", order_by="changed DESC"), filter_where("NAME <> 'x' AND paid"), limit(9)]
+    sql = declared(source_table=None, transforms_pre=chosen).sql(of_table=False)
+    assert sql.startswith("SELECT * EXCEPT (`changed`, `paid`) FROM (SELECT * FROM (SELECT * FROM (")
+    evolving = declared(source_table=None, transforms_pre=chosen, on_drift="evolve", name="evolving")
+    assert "EXCEPT (`changed`" not in evolving.sql(of_table=False)
+    within = declared(source_table=None, transforms_pre=[filter_where("id IN (SELECT max(n) FROM v)")], name="within")
+    assert within.sql(of_table=False) == "SELECT * FROM (SELECT * FROM source) WHERE id IN (SELECT max(n) FROM v)"
 
 
 def test_what_a_target_is_expected_to_be() -> None:
@@ -197,6 +211,10 @@ def test_flow_runs_it_by_name(shop: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert run["run_id"] == result["run_id"]
     assert main(["transform", "run", "count", "-m", "etl"]) == 0
     assert shop("SELECT n FROM counted") == [(2,)]
+    assert main(["logs", run["run_id"], "-m", "etl"]) == 0
+    assert f"run ended pipeline=load_orders run_id={run['run_id']} status=success" in capsys.readouterr().out
+    assert main(["transform", "run", "count", "-m", "etl"]) == 1, "its table is there already"
+    assert 'error[function-failed]: transform "count" failed: CatalogException' in capsys.readouterr().err
 
 
 def test_flow_validate_tells_what_a_snapshot_promises(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:

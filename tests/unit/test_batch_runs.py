@@ -1,17 +1,23 @@
 """What a batch pipeline does around its load, shown in one DuckDB file and without Spark."""
 
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
 import duckdb
 import pytest
 
-from ematix_flow import DuckDBConnection, ematix, pipelines, pk, transforms
+from ematix_flow import DuckDBConnection, SQLiteConnection, ematix, pipelines, pk, transforms
 from ematix_flow.batch.after import AfterFailed
 from ematix_flow.batch.quality import QualityFailed
 from ematix_flow.errors import FlowError
 from ematix_flow.jobs import FunctionFailed
-from ematix_flow.types import BigInt, Text
+from ematix_flow.state.history import Run, runs_of
+from ematix_flow.state.memory import Memory
+from ematix_flow.types import BigInt, Date, Numeric, Text, TimestampTZ
 
 
 @ematix.table(schema="main", name="orders")
@@ -72,7 +78,7 @@ def test_steps_after_a_load_get_what_they_take(shop: Shop) -> None:
         shop.pipeline(transforms_post=[ematix.transform_ref("cuonted")]).sync()
 
 
-def test_a_step_that_fails_undoes_itself_and_stops_the_others_unless_they_go_on(shop: Shop) -> None:
+def test_a_step_that_fails_undoes_itself_and_stops_the_others_unless_they_go_on(shop: Shop, tmp_path: Path) -> None:
     def half(connection: Any) -> None:
         connection.execute("CREATE TABLE half AS SELECT 1 AS one")
         raise ValueError("no more")
@@ -85,6 +91,11 @@ def test_a_step_that_fails_undoes_itself_and_stops_the_others_unless_they_go_on(
     result = shop.pipeline(**going_on).sync()
     assert (result.status, result.errors) == ("success", {"transforms_post 1": "no more"})
     assert shop.run("FROM done") == [(1,)]
+    lite = tmp_path / "lite.sqlite"
+    with pytest.raises(FunctionFailed, match='transform "half" failed: ValueError: no more'):
+        ematix.transform(target_connection=SQLiteConnection(path=str(lite)))(half).run()
+    with closing(sqlite3.connect(lite)) as db:
+        assert db.execute("SELECT name FROM sqlite_master").fetchall() == []
 
 
 def test_a_target_that_is_not_as_expected_is_told_or_a_failure(shop: Shop) -> None:
@@ -99,6 +110,43 @@ def test_a_target_that_is_not_as_expected_is_told_or_a_failure(shop: Shop) -> No
     with pytest.raises(QualityFailed, match="named: 1 rows do not meet it"):
         shop.pipeline(expectations={"named": "name IS NOT NULL"}, on_quality_failure="fail").sync()
     assert shop.pipeline(expectations=["id > 0"], on_quality_failure="fail").sync().failed_expectations == ()
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_numbers_and_times_are_expected_as_python_has_them(shop: Shop, tmp_path: Path, kind: str) -> None:
+    """SQLite keeps decimals and times as texts."""
+    types = {"duckdb": (Numeric[10, 2], TimestampTZ, Date), "sqlite": (Text, Text, Text)}[kind]
+    columns = dict(zip(("id", "price", "seen", "day"), (BigInt, *types), strict=True))
+    priced = ematix.table(schema="main", name="priced")(type("Priced", (), {"__annotations__": columns}))
+    rows = "SELECT 1 AS id, '10.50' AS price, '2026-01-31T12:00:00.000000Z' AS seen, '2026-01-31' AS day"
+    connection: Any = shop.connection
+    if kind == "sqlite":
+        connection = SQLiteConnection(path=str(tmp_path / "shop.sqlite"))
+    else:
+        rows = rows.replace(" AS price", "::decimal(10, 2) AS price").replace(" AS seen", "::timestamptz AS seen")
+        rows = rows.replace(" AS day", "::date AS day")
+
+    def sound(t: Any) -> None:
+        t.column("price").between(Decimal("9.75"), 100).is_in([Decimal("10.5")])
+        t.column("seen").between(datetime(2026, 1, 31, 12, tzinfo=UTC), datetime(2026, 1, 31, 13, tzinfo=UTC))
+        t.freshness("day", within="36500d")
+
+    def unsound(t: Any) -> None:
+        t.column("price").between(Decimal(0), Decimal(9))
+        t.column("seen").between(datetime(2026, 1, 31, 13, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC))
+        t.freshness("day", within="1d")
+
+    def checked(expectations: Any) -> tuple[str, ...]:
+        given = {"target": priced, "target_connection": connection, "mode": "truncate", "name": "priced"}
+        result = ematix.pipeline(**given, expectations=expectations)(lambda _: rows).sync()
+        return tuple(words.partition(": ")[2] for words in result.failed_expectations)
+
+    assert checked(sound) == ()
+    assert checked(unsound) == (
+        "price.between: 1 rows do not meet it",
+        "seen.between: 1 rows do not meet it",
+        "day.freshness: the newest value is 2026-01-31 00:00:00",
+    )
 
 
 def test_a_run_is_tried_again_and_does_nothing_twice(shop: Shop) -> None:
@@ -135,8 +183,44 @@ def test_one_target_that_fails_leaves_the_others_to_be_loaded(shop: Shop) -> Non
     )  # fmt: skip
 
 
+def test_the_history_tells_how_the_whole_run_ended(shop: Shop) -> None:
+    """What fails after the rows were written has failed, and one run of several targets is one run."""
+
+    def latest(pipeline: Any) -> Run:
+        with closing(Memory(pipeline.name, pipeline.state_store)) as memory:
+            return runs_of(memory)[0]
+
+    good = shop.pipeline(name="good")
+    result = good.sync()
+    assert (latest(good).run_id, latest(good).status) == (result.run_id, "success")
+    assert latest(good).counters["row_counts"]["main.orders"]["inserted"] == 2
+    for name, code, keywords in (
+        ("checked", "quality-failed", {"expectations": ["id > 1"], "on_quality_failure": "fail"}),
+        ("followed", "after-failed", {"transforms_post": ["SELEC 1"]}),
+        ("asked", "function-failed", {"function": lambda: 1 / 0}),
+    ):
+        bad = shop.pipeline(name=name, **keywords)
+        with pytest.raises(FlowError):
+            bad.sync()
+        assert (latest(bad).status, latest(bad).error_code) == ("failed", code)
+    targets = [ematix.target(Named, mode="merge"), ematix.target(Orders, mode="merge")]
+    often = {"max_attempts": 2, "base_secs": 0}
+    part = shop.pipeline(name="part", targets=targets, continue_on_failure=True, retry=often)
+    result = part.sync()
+    assert (latest(part).run_id, latest(part).status) == (result.run_id, "failed")
+    with closing(Memory("part", part.state_store)) as memory:
+        assert len(runs_of(memory)) == 2, "the target that failed was tried again"
+
+
 def test_columns_and_times_that_targets_name_themselves(shop: Shop) -> None:
     shop.run("CREATE TABLE events AS SELECT * FROM (VALUES (1::bigint, 'old', 1), (1, 'new', 2)) AS t(id, label, seen)")
     targets = [ematix.target(Orders, mode="merge", column_map={"name": "label"}, event_timestamp_column="seen")]
     assert shop.pipeline(targets=targets, source_table="events").sync().path == "same_db"
     assert shop.run("SELECT id, name FROM orders") == [(1, "new")]
+
+
+def test_a_connection_that_only_a_target_names_is_that_of_source_and_steps_too(shop: Shop) -> None:
+    own = [ematix.target(Orders, mode="merge", target_connection=shop.connection)]
+    declared = ematix.pipeline(targets=own, transforms_post=["CREATE TABLE beside AS SELECT 1 AS one"])
+    assert declared(lambda _: "SELECT id, name FROM raw").sync().path == "same_db"
+    assert shop.run("FROM beside") == [(1,)]
