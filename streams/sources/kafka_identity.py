@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import cached_property
@@ -16,7 +17,7 @@ from ematix_flow.state.store import Store
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-_SECONDS = 5.0
+_SECONDS, _BETWEEN_SECONDS = 5.0, 1.0
 # Of a broker that does not give its topics any.
 _NONE = "AAAAAAAAAAAAAAAAAAAAAA"
 
@@ -26,15 +27,18 @@ class Identity:
 
     def __init__(self, connection: KafkaConnection, store: Store, source: str) -> None:
         self._connection, self._store = connection, store
+        self._next = 0.0
         self._memory = f"topics.{file_name(source)}.json"
         self._known: dict[str, str] = json.loads(store.recall(self._memory) or "{}")
 
     def asked(self, topics: Iterable[str]) -> Mapping[str, Future[Any]]:
-        """A question that is on its way; `found` has the answer."""
+        """A question that is on its way; `found` has the answer. It costs a small batch milliseconds, so that not every
+        one asks."""
         from confluent_kafka import TopicCollection
 
-        if not (names := list(topics)):
+        if not (names := list(topics)) or time.monotonic() < self._next:
             return {}
+        self._next = time.monotonic() + _BETWEEN_SECONDS
         # So that it asks for a new token, if it logs in with one that expires.
         self._admin.poll(0)
         return self._admin.describe_topics(TopicCollection(names), request_timeout=_SECONDS)

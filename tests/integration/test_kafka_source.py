@@ -18,6 +18,7 @@ from ematix_flow.streams.failures import BadRowError
 from ematix_flow.streams.lagging import lag_of
 from ematix_flow.streams.run import run_spec
 from ematix_flow.streams.runner import BatchReport
+from ematix_flow.streams.sources import kafka_identity
 from ematix_flow.streams.sources.kafka_topics import DataLost
 from ematix_flow.toml import load_toml
 from tests.services.kafka import Kafka
@@ -248,7 +249,8 @@ def test_records_that_are_gone_stop_the_pipeline_unless_they_may_be_skipped(topi
     assert topics.run(topic).rows_consumed == 0
 
 
-def test_a_topic_that_is_made_anew_while_it_is_read_is_told(topics: Topics) -> None:
+def test_a_topic_that_is_made_anew_while_it_is_read_is_told(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_identity, "_BETWEEN_SECONDS", 0)
     kafka = topics.kafka
     topic = kafka.new_topic()
     kafka.send(topic, numbered(range(4)))
