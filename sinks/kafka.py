@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 # How long a record may wait for its broker. Java's default is two minutes, in which nobody hears of the trouble.
-_DELIVERY_MS = 30_000
+_DELIVERY_MS, _REQUEST_MS = 30_000, 20_000
 TOO_LARGE = "raise max.message.bytes of the topic, or write less per row"
 _WHY = "_flow_why"
 _REFUSALS = ("AuthenticationException", "AuthorizationException", "SslAuthentication")
@@ -89,6 +89,7 @@ class KafkaSink:
         return records(rows, self._target, self._payload)
 
     def _sent(self, staged: Staged, batch: Batch, fence: Fence) -> bool:
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         assert isinstance(staged, StagedRecords)
@@ -96,16 +97,19 @@ class KafkaSink:
         ours = {
             "enable.idempotence": "true",
             "acks": "all",
-            "delivery.timeout.ms": _DELIVERY_MS,
+            "request.timeout.ms": _REQUEST_MS,
             "max.block.ms": _DELIVERY_MS,
             "max.request.size": MOST_BYTES,
         }
         properties = ours | java_properties(self._connection)
+        # Java wants it to be no less, and `extra` may hold either.
+        least = int(properties["request.timeout.ms"]) + int(properties.get("linger.ms", 0))
+        properties = {"delivery.timeout.ms": max(_DELIVERY_MS, least)} | properties
         try:
             options = {f"kafka.{key}": str(value) for key, value in properties.items()}
             options |= {} if are_placed(self._target) else {"topic": str(self._target.topic)}
             staged.records.drop(ROW).write.format("kafka").options(**options).save()
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise self._failure(str(error)) from error
         return True
 
@@ -153,6 +157,10 @@ class KafkaSink:
         said = _told(words)
         if "RecordTooLarge" in words:
             return KafkaRefused(f"{self._user}: {said}", next_step=TOO_LARGE)
+        if "ConfigException" in words:
+            return KafkaRefused(
+                f"{self._user}: Kafka's client does not take its properties: {said}", next_step="correct `extra`"
+            )
         if any(refusal in words for refusal in _REFUSALS):
             return KafkaRefused(f"{self._user}: {said}", next_step="correct the connection, or the rights of its user")
         return TargetUnavailable(f"{self._user}: records could not be sent: {said}", next_step="see that Kafka runs")

@@ -128,6 +128,11 @@ class KafkaConnection(Connection):
             yield Complaint((touched[chosen[1]][0],), f"{listed(chosen)} are set", "one way to authenticate")
 
     @check
+    def a_beginning_has_its_field(self) -> Iterator[Complaint]:
+        if "auto.offset.reset" in self.extra:
+            yield Complaint(("extra", "auto.offset.reset"), "has a field of its own", "auto_offset_reset")
+
+    @check
     def one_schema_registry(self) -> Iterator[Complaint]:
         if self.schema_registry and self.schema_registry_url:
             yield Complaint(("schema_registry_url",), "set together with schema_registry", "one of the two")

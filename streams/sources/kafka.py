@@ -63,6 +63,8 @@ _BACKLOG = 100_000
 # What a record has beyond its payload.
 _BESIDE = ("key", "headers", "topic", "partition", "offset", "timestamp")
 _COMMIT_SECONDS = 10.0
+# What Spark decides, and takes from nobody.
+_SPARKS_OWN = frozenset({"enable.auto.commit", "key.deserializer", "value.deserializer", "interceptor.classes"})
 
 _log = logging.getLogger(__name__)
 
@@ -220,7 +222,8 @@ class KafkaSource:
         return self._group
 
     def _options(self, carried: Carried) -> dict[str, str]:
-        given = {f"kafka.{key}": str(value) for key, value in java_properties(self._connection).items()}
+        properties = java_properties(self._connection).items()
+        given = {f"kafka.{key}": str(value) for key, value in properties if key not in _SPARKS_OWN}
         given |= self._topics.spark_option
         given |= {
             "kafka.isolation.level": "read_committed",

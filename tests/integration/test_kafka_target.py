@@ -141,6 +141,21 @@ def test_how_large_a_record_may_be_is_for_its_topic_to_say(topics: Topics, deliv
     assert [len(row["note"]) for row in kafka.values(wide)] == [3_000_000]
 
 
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_extra_properties_are_for_both_ends(topics: Topics, delivery: str) -> None:
+    kafka = topics.kafka
+    source, target = kafka.new_topic(), kafka.new_topic()
+    kafka.send(source, numbered([1]))
+    extra = '"linger.ms" = 5, "request.timeout.ms" = 40000, "compression.type" = "gzip", "enable.auto.commit" = false'
+    connection, top = f"extra = {{{extra}}}", f'delivery = "{delivery}"'
+    assert topics.run(source, target=target, connection=connection, top=top).rows_written == {target: 1}
+    if delivery == "at_least_once":
+        kafka.send(source, numbered([2]))
+        wrong = connection.replace("}", ', "delivery.timeout.ms" = 10}')
+        with pytest.raises(KafkaRefused, match=r"does not take its properties: .*delivery\.timeout\.ms"):
+            topics.run(source, target=target, connection=wrong, top=top)
+
+
 ONCE = 'delivery = "exactly_once"'
 PER_MINUTE = """
 [transform.window]

@@ -206,6 +206,12 @@ def test_half_a_pair_is_refused(first: str, second: str) -> None:
     assert kafka_problems(**url, **{second: "x"}) == [f"{first}: missing: {second} is set, {together}"]
 
 
+def test_a_property_that_has_a_field_is_told() -> None:
+    assert kafka_problems(extra={"auto.offset.reset": "latest"}) == [
+        'extra."auto.offset.reset": has a field of its own; allowed: auto_offset_reset'
+    ]
+
+
 def test_scram_needs_its_mechanism() -> None:
     assert kafka_problems(sasl_scram_username="u", sasl_scram_password="x") == [
         "sasl_scram_mechanism: missing: sasl_scram_username and sasl_scram_password are set, and "
