@@ -101,4 +101,7 @@ def _normalized(rows: DataFrame, target: Target) -> DataFrame:
         if column.name in plain
         or (column.normalizers and (column.normalizers[0].derived or column.name in rows.columns))
     }
-    return rows.withColumns(made).drop(*(name for name in rows.columns if name.lower() in definition.only_read))
+    rows = rows.withColumns(made)
+    first = [name for name in definition.column_names if name in rows.columns]
+    others = [name for name in rows.columns if name not in first and name.lower() not in definition.only_read]
+    return rows.select(*map(quoted, (*first, *others)))

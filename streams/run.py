@@ -189,8 +189,9 @@ def _run(
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
-    planned_before = runner.current
-    for number in range(1, _STARTS + 1):
+    planned_before, starts = runner.current, 0
+    while True:
+        starts += 1
         query = runner.run_in(lambda: start(spec, runner.rows, runner, store, bounded=bounded))
         on_start(lambda query=query: str(query.status["message"]).startswith("Waiting"))  # type: ignore[misc]
         try:
@@ -204,10 +205,10 @@ def _run(
             if isinstance(runner.failure, Drained):
                 return
             untouched = runner.failure is None and runner.current == planned_before
-            if not (untouched and is_slow_start(error) and number < _STARTS and not asked.is_set()):
+            if not (untouched and is_slow_start(error) and starts < _STARTS and not asked.is_set()):
                 let_go(runner.failure)
                 raise explained(runner.failure or error, *(runner.current or ("plan", 0))) from error
-            _log.warning("worker did not start in time", extra={"pipeline": spec.name, "start": number})
+            _log.warning("worker did not start in time", extra={"pipeline": spec.name, "start": starts})
             _forgotten(query, planned)
     _forgotten(query, planned)
 

@@ -197,10 +197,10 @@ def test_a_column_is_derived_from_columns_that_only_the_source_has(tmp_path: Pat
     assert origin.rows("SELECT id, full_name, place FROM main.people") == written
     with pytest.raises(FlowError, match=r"column seen \(timestamp\) is not in the table"):
         of_query.sync(spark=spark)
-    of_query = ematix.pipeline(
-        target=People, target_connection=origin.connection, mode="merge", name="of_query", event_timestamp_column="seen"
+    timed = ematix.pipeline(
+        target=People, target_connection=origin.connection, mode="merge", name="timed", event_timestamp_column="seen"
     )(of_query.function)
-    assert counts(of_query.sync(spark=spark)) == (0, 0, 1, 0, 0)
+    assert counts(timed.sync(spark=spark)) == (0, 0, 1, 0, 0)
 
 
 @pytest.mark.slow

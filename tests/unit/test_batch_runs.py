@@ -122,6 +122,7 @@ def test_numbers_and_times_are_expected_as_python_has_them(shop: Shop, tmp_path:
     connection: Any = shop.connection
     if kind == "sqlite":
         connection = SQLiteConnection(path=str(tmp_path / "shop.sqlite"))
+        (tmp_path / "shop.sqlite").touch()
     else:
         rows = rows.replace(" AS price", "::decimal(10, 2) AS price").replace(" AS seen", "::timestamptz AS seen")
         rows = rows.replace(" AS day", "::date AS day")
