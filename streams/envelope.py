@@ -241,6 +241,9 @@ def wrapped(
         message = _no_time(declared[0], decoded.columns[declared[0]])
         wrong = wrong.when(moment.isNull(), error("event_time", "no-event-time", message))
     columns = dict(decoded.columns)
+    if event_time_column not in (None, EVENT_TS):
+        # Then a column of the payload that has this name is not what it says.
+        columns[EVENT_TS] = moment
     columns.setdefault(EVENT_TS, moment)
     for name in carried.named & decoded.beside.keys():
         columns.setdefault(name, decoded.beside[name])
