@@ -251,6 +251,9 @@ def wrapped(
         message = _no_time(declared[0], decoded.columns[declared[0]])
         wrong = wrong.when(moment.isNull(), error("event_time", "no-event-time", message))
     columns = dict(decoded.columns)
+    if event_time_column not in (None, EVENT_TS):
+        # Then a column of the payload that has this name is not what it says.
+        columns[EVENT_TS] = moment
     columns.setdefault(EVENT_TS, moment)
     for name in carried.named & decoded.beside.keys():
         columns.setdefault(name, decoded.beside[name])
@@ -302,14 +305,16 @@ def _no_time(name: str, column: Column) -> Column:
 
 
 def as_timestamp(column: Column, kind: DataType) -> Column:
-    """Whole numbers are milliseconds since 1970, as everywhere in this API. What is no time becomes NULL, and so does
-    one that no calendar has, such as milliseconds that were taken for seconds: the watermark would never come back."""
+    """Numbers are milliseconds since 1970, as everywhere in this API. What is no time becomes NULL, and so does one
+    that no calendar has, such as milliseconds that were taken for seconds: the watermark would never come back."""
     from pyspark.sql import functions as F
-    from pyspark.sql.types import IntegralType
+    from pyspark.sql.types import IntegralType, NumericType
 
-    if isinstance(kind, IntegralType):
+    if isinstance(kind, NumericType):
         first, last = (moment // timedelta(milliseconds=1) for moment in _CALENDAR)
-        return F.when(column.between(first, last), F.timestamp_millis(column))
+        whole = isinstance(kind, IntegralType)
+        moment = F.timestamp_millis(column) if whole else F.timestamp_micros(F.floor(column * 1000).cast("long"))
+        return F.when(column.between(first, last), moment)
     first, last = (moment // timedelta(microseconds=1) for moment in _CALENDAR)
     moment = column.try_cast("timestamp")
     return F.when(F.unix_micros(moment).between(first, last), moment)

@@ -21,7 +21,7 @@ class LookupFailed(FlowError):
 
 
 class LookupBusy(LookupFailed):
-    """Somebody else holds what a lookup reads; that passes."""
+    """Somebody else holds what a lookup reads, or its server does not answer; that passes."""
 
     code = "lookup-busy"
     transient = True

@@ -26,6 +26,7 @@ from ematix_flow.state.store import Store
 from ematix_flow.streams.lookup_base import LookupFailed, Origin
 from ematix_flow.streams.lookup_databases import DuckDBOrigin, SQLiteOrigin
 from ematix_flow.streams.lookup_files import DeltaOrigin, FilesOrigin
+from ematix_flow.streams.lookup_servers import MySQLOrigin, PostgresOrigin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +37,8 @@ _log = logging.getLogger(__name__)
 ORIGINS: dict[str, type[Origin]] = {
     "sqlite": SQLiteOrigin,
     "duckdb": DuckDBOrigin,
+    "postgres": PostgresOrigin,
+    "mysql": MySQLOrigin,
     "delta_local": DeltaOrigin,
     "object_store_local": FilesOrigin,
 }

@@ -37,7 +37,7 @@ def window_operator_of(spec: PipelineSpec, branches: Sequence[Branch], store: St
 
 def event_time(place: str, declared: str, rows: DataFrame) -> str:
     """`_event_ts` belongs to every row, also where the SELECT does not mention it."""
-    from pyspark.sql.types import DateType, IntegralType, StringType, TimestampNTZType, TimestampType
+    from pyspark.sql.types import DateType, NumericType, StringType, TimestampNTZType, TimestampType
 
     names = [name for name in rows.columns if not name.startswith(OURS)]
     if declared not in names:
@@ -46,7 +46,7 @@ def event_time(place: str, declared: str, rows: DataFrame) -> str:
         problem = Problem("event_time_column", f'found "{declared}"', ", ".join(names), near(declared, names))
         raise DeclarationError(place, [problem])
     kind = rows.schema[declared].dataType
-    if not isinstance(kind, TimestampType | TimestampNTZType | DateType | StringType | IntegralType):
+    if not isinstance(kind, TimestampType | TimestampNTZType | DateType | StringType | NumericType):
         found = f'column "{declared}" is {kind.simpleString()}'
         allowed = "a timestamp, a date, a text that is a time, or milliseconds since 1970"
         raise DeclarationError(place, [Problem("event_time_column", found, allowed)])

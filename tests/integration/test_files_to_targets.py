@@ -108,6 +108,15 @@ def test_event_time_is_at_hand_by_name_but_not_part_of_star(orders: Orders) -> N
     assert orders.in_files() == [{"id": 1, "at": at, "happened": at}]
 
 
+def test_the_declared_event_time_takes_the_place_of_one_in_the_payload(orders: Orders) -> None:
+    orders.arrive("a.jsonl", [{"id": 1, "at": "2026-01-02T03:04:05Z", "_event_ts": "1999-12-31T00:00:00Z"}])
+    declared = {"schema": "id long, at timestamp, _event_ts timestamp", "targets": ("json_lines",)}
+
+    orders.run(source='event_time_column = "at"', sql="SELECT id, _event_ts FROM source", **declared)
+
+    assert orders.in_files() == [{"id": 1, "_event_ts": "2026-01-02T03:04:05.000000Z"}]
+
+
 @pytest.mark.parametrize("on_error", ["fail", "drop", "dlq"])
 @pytest.mark.parametrize(
     "sql", [None, "SELECT * FROM source", "SELECT s.* FROM source s", "SELECT DISTINCT * FROM source"]

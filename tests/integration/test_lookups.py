@@ -6,6 +6,8 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,22 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ematix_flow import DeltaLocalConnection, DuckDBConnection, Lookup, ObjectStoreLocalConnection, SQLiteConnection
+from ematix_flow import (
+    DeltaLocalConnection,
+    DuckDBConnection,
+    Lookup,
+    MySQLConnection,
+    ObjectStoreLocalConnection,
+    PostgresConnection,
+    SQLiteConnection,
+)
 from ematix_flow.errors import FlowError
 from ematix_flow.state.store import Store
+from ematix_flow.streams.lookup_base import LookupBusy, LookupFailed
 from ematix_flow.streams.lookups import Lookups
 from tests.orders import Orders
+from tests.services.mysql import MySQL
+from tests.services.postgres import Postgres
 
 
 @pytest.fixture
@@ -255,3 +268,36 @@ def test_a_pipeline_joins_what_is_there_when_it_starts(orders: Orders) -> None:
     orders.arrive("later.jsonl", [{"id": 0, "amount": 1.0}])
     orders.run(sql=sql, more=lookup)
     assert orders.in_database() == [(0, "ada"), (0, "eve"), (1, "bob"), (2, None)]
+
+
+def test_servers_are_read_with_their_types(
+    postgres_url: str, mariadb_url: str, store: Store, spark: SparkSession
+) -> None:
+    made = "CREATE TABLE customers (id BIGINT, name VARCHAR(9), owes NUMERIC(12, 2), seen DATE, {} BOOLEAN)"
+    filled = "INSERT INTO customers VALUES (1, 'ä', 0.10, '1969-12-31', true), (2, NULL, NULL, NULL, NULL)"
+    for ask, url in ((Postgres.query, postgres_url), (MySQL.query, mariadb_url)):
+        ask(url, made.format('"odd name"' if url is postgres_url else "`odd name`"))
+        ask(url, filled)
+    ours, theirs = PostgresConnection(url=postgres_url), MySQLConnection(url=mariadb_url)
+    query = "SELECT * FROM customers WHERE id > 0;"
+    for lookup in (
+        Lookup(connection=ours, schema="public", table="customers"),
+        Lookup(connection=ours, query=query),
+        Lookup(connection=theirs, table="customers"),
+    ):
+        rows = read(lookup, store, spark)
+        assert rows.dtypes == [
+            ("id", "bigint"), ("name", "string"), ("owes", "decimal(12,2)"), ("seen", "date"), ("odd name", "boolean"),
+        ]  # fmt: skip
+        found = sorted(tuple(row) for row in rows.collect())
+        assert found == [(1, "ä", Decimal("0.10"), date(1969, 12, 31), True), (2, None, None, None, None)]
+    assert not list(store.checkpoint.glob("lookups/*/*-raw"))
+
+
+def test_a_server_that_refuses_or_is_away_says_so(postgres_url: str, store: Store, spark: SparkSession) -> None:
+    empty = Lookup(connection=PostgresConnection(url=postgres_url), table="customers")
+    with pytest.raises(LookupFailed, match=r"lookup 'customers': PostgreSQL at .* refuses: .*does not exist"):
+        read(empty, store, spark)
+    away = Lookup(connection=PostgresConnection(url="postgresql://postgres@127.0.0.1:1/postgres"), table="customers")
+    with pytest.raises(LookupBusy, match=r"lookup 'customers': PostgreSQL at .* cannot be read now"):
+        read(away, store, spark)

@@ -106,12 +106,15 @@ def test_a_time_that_no_calendar_has_is_none(spark: SparkSession) -> None:
     numbers = spark.createDataFrame(
         [(n,) for n in (0, first, last, first - 1, last + 1, 2**63 - 1, -(2**63))], "t long"
     )
+    fractions = spark.createDataFrame([(n,) for n in (0.25, -0.25, float(last + 1), float("nan"), None)], "t double")
+    decimals = fractions.where("abs(t) < 1").select(F.col("t").cast("decimal(38, 18)"))
     texts = spark.createDataFrame([("1970-01-01T00:00:01Z",), ("+57971-02-25T00:00:00Z",), ("noon",)], "t string")
     found = [
-        [row[0] for row in rows.select(F.unix_millis(as_timestamp(F.col("t"), rows.schema[0].dataType))).collect()]
-        for rows in (numbers, texts)
+        [row[0] for row in rows.select(F.unix_micros(as_timestamp(F.col("t"), rows.schema[0].dataType))).collect()]
+        for rows in (numbers, fractions, decimals, texts)
     ]
-    assert found == [[0, first, last, None, None, None, None], [1000, None, None]]
+    assert found[0] == [0, first * 1000, last * 1000, None, None, None, None]
+    assert found[1:] == [[250, -250, None, None, None], [250, -250], [1_000_000, None, None]]
 
 
 def test_windows_close_late_rows_arrive_and_a_copied_checkpoint_goes_on(feed: Feed, tmp_path: Path) -> None:

@@ -162,6 +162,21 @@ def test_too_many_groups_stop_the_pipeline_and_nothing_is_lost(orders: Orders) -
     assert found(orders) == [(0, 10, user, 1, 1) for user in "abc"]
 
 
+def test_too_many_values_stop_the_pipeline_which_goes_on_with_a_higher_limit(orders: Orders) -> None:
+    def limited(most: int) -> str:
+        exact = aggregation("count_distinct", "values", column="amount", mode="exact")
+        return f'kind = "tumbling"\nduration_ms = 10000\n{exact}max_distinct_values_per_group = {most}'
+
+    orders.arrive("0.jsonl", [click("a", 1, 0), click("a", 2, 1)])
+    run(orders, limited(2), flush=False)
+    orders.arrive("1.jsonl", [click("a", 3, 2)])
+    with pytest.raises(WindowFailed, match="more than 2 distinct values of amount"):
+        run(orders, limited(2))
+
+    run(orders, limited(3))
+    assert found(orders, '"values", n') == [(0, 10, 3, 3)]
+
+
 def test_sessions_grow_merge_and_take_back_what_they_absorbed(orders: Orders) -> None:
     sessions = 'kind = "session"\ngap_ms = 10000\nlate_data = "reopen"\nallowed_lateness_ms = 80000'
     merged = {"table": 'mode = "merge"\nkeys = ["session_id"]', "targets": ("duckdb", "json_lines")}

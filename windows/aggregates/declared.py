@@ -116,7 +116,8 @@ class _Reader:
         if wanted.mode:
             decider = known.get(wanted.mode, "") if wanted.agg in BY_ANOTHER else ""
             given.append(f"mode {wanted.mode} {decider}".strip())
-        if wanted.max_distinct_values_per_group:
+        if wanted.max_distinct_values_per_group and wanted.agg != "count_distinct":
+            # Only a collection is cut off; what is counted is all there, so that the limit of it can be raised.
             given.append(f"at most {wanted.max_distinct_values_per_group}")
         if udaf:
             given.append(f"state {' '.join(udaf.state)}")
