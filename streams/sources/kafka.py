@@ -182,6 +182,10 @@ class KafkaSource:
             return None
         return _between(begins, ends)
 
+    @property
+    def takes_all(self) -> bool:
+        return self._most is None
+
     def release(self, batch: int) -> None:
         """Commit the group's offsets, for everybody who looks at the lag of consumers. Our own positions are in the
         checkpoint, so that a failure costs nothing but a look from outside."""
