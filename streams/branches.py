@@ -15,6 +15,7 @@ from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.sinks.base import ORDER
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.streams.envelope import EVENT_TS, OURS, PAYLOAD, SOURCE, Carried, Origin, as_bytes
+from ematix_flow.streams.one_pass import needed
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.tagging import KEEP
 from ematix_flow.streams.types_in_common import common_type
@@ -48,9 +49,10 @@ def branches_of(spec: PipelineSpec, sources: Sources, session: SparkSession) -> 
     """As each source has its rows; those of several carry its name."""
     sql = "" if spec.transform.join else spec.transform.sql or ""
     asks_for_time = re.search(rf"\b{EVENT_TS}\b", sql, re.IGNORECASE) is not None
-    branches = []
+    carried, branches = Carried.by(spec), []
     for source in sources:
-        rows, visible = source.read(session, Carried.by(spec)), tuple(source.payload_schema.fieldNames())
+        carried = replace(carried, ahead=needed(spec, source.payload_schema))
+        rows, visible = source.read(session, carried), tuple(source.payload_schema.fieldNames())
         if EVENT_TS not in visible and not asks_for_time:
             # Counting keeps Spark from leaving out what nobody asks for.
             rows = rows.drop(EVENT_TS)

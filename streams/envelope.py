@@ -22,10 +22,13 @@ from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART
 from ematix_flow.specs import PipelineSpec, Target
 from ematix_flow.specs.fields import SQL_KINDS
 from ematix_flow.state.kernel import GONE
+from ematix_flow.streams.ahead import AHEAD, TABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
+
+    from ematix_flow.streams.one_pass import Needed
 
 EVENT_TS = "_event_ts"
 ERROR = "_flow_error"
@@ -42,7 +45,8 @@ IS_GOOD = f"{ERROR} IS NULL"
 OURS = "_flow_"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_CALENDAR = datetime.min.replace(tzinfo=UTC) - _EPOCH, datetime.max.replace(tzinfo=UTC) - _EPOCH
+CALENDAR = datetime.min.replace(tzinfo=UTC) - _EPOCH, datetime.max.replace(tzinfo=UTC) - _EPOCH
+"""The first and the last moment that a row can have, since 1970."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class Carried:
     """The key of the record, which tells that of a table."""
     named: frozenset[str] = frozenset()
     """Columns that the declaration calls by name and that may lie beside the payload, such as `_key`."""
+    ahead: Needed | None = None
+    """All that is wanted of a good row, where a source may read many of them at once, before Spark does."""
 
     @classmethod
     def by(cls, spec: PipelineSpec) -> Carried:
@@ -147,6 +153,8 @@ class Decoded:
     """The time of arrival is a column of the rows, so that nobody has to be asked for that of a bad row."""
     beside: Mapping[str, Column] = field(default_factory=dict)
     """What the source knows of a row beyond its payload, for pipelines that name it; not part of `*`."""
+    ahead: Column | None = None
+    """`AHEAD`, where most rows were read before."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +265,7 @@ def wrapped(
     columns.setdefault(EVENT_TS, moment)
     for name in carried.named & decoded.beside.keys():
         columns.setdefault(name, decoded.beside[name])
-    columns[ERROR] = wrong
+    columns[ERROR] = wrong if decoded.ahead is None else F.when(decoded.ahead[TABLE].isNull(), wrong)
     number, part = decoded.number, decoded.part
     if carried.several and number is not None and part is not None:
         number = F.xxhash64(F.lit(origin.source), decoded.position)
@@ -273,6 +281,7 @@ def wrapped(
         NUMBER: number if carried.number else None,
         PART: part if carried.part else None,
         GONE: decoded.gone,
+        AHEAD: decoded.ahead,
         TOMBSTONE: F.coalesce(decoded.wrong & nothing, F.lit(False)) if carried.changes else None,
     }
     columns |= {name: column for name, column in ours.items() if column is not None}
@@ -311,10 +320,10 @@ def as_timestamp(column: Column, kind: DataType) -> Column:
     from pyspark.sql.types import IntegralType, NumericType
 
     if isinstance(kind, NumericType):
-        first, last = (moment // timedelta(milliseconds=1) for moment in _CALENDAR)
+        first, last = (moment // timedelta(milliseconds=1) for moment in CALENDAR)
         whole = isinstance(kind, IntegralType)
         moment = F.timestamp_millis(column) if whole else F.timestamp_micros(F.floor(column * 1000).cast("long"))
         return F.when(column.between(first, last), moment)
-    first, last = (moment // timedelta(microseconds=1) for moment in _CALENDAR)
+    first, last = (moment // timedelta(microseconds=1) for moment in CALENDAR)
     moment = column.try_cast("timestamp")
     return F.when(F.unix_micros(moment).between(first, last), moment)

@@ -30,7 +30,7 @@ def plain_objects(text: Column, fields: Sequence[StructField]) -> Column | None:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    if not fields or not all(_is_known(field.dataType, top=True) for field in fields):
+    if not are_known(fields):
         return None
     schema = StructType(list(fields))
     # Spark can tell the signature of a plain function only.
@@ -38,6 +38,11 @@ def plain_objects(text: Column, fields: Sequence[StructField]) -> Column | None:
     function = arrow_udf(lambda texts: read(texts), schema)  # type: ignore[call-overload]  # noqa: PLW0108
     read_column: Column = function(text)
     return read_column
+
+
+def are_known(fields: Sequence[StructField]) -> bool:
+    """Whether Arrow knows all of the types."""
+    return bool(fields) and all(_is_known(field.dataType, top=True) for field in fields)
 
 
 def reader(schema: pa.Schema) -> Callable[[pa.Array], pa.Array]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.sinks.base import EVENT_TIME
 from ematix_flow.state.kernel import GONE
+from ematix_flow.streams.ahead import AHEAD, ROWS
 from ematix_flow.streams.envelope import ERROR
 from ematix_flow.streams.packing import NOTE
 from ematix_flow.streams.tagging import KEEP
@@ -89,7 +90,8 @@ def counted(rows: DataFrame, number: int) -> DataFrame:
     """The rows that go into an operator, of which it makes others; these count as the rows of the batch."""
     from pyspark.sql import functions as F
 
-    return rows.observe(f"{_INPUT}{number}", F.count(F.lit(1)).alias("rows"))
+    count = F.coalesce(F.sum(F.col(AHEAD)[ROWS]), F.lit(0)) if AHEAD in rows.columns else F.count(F.lit(1))
+    return rows.observe(f"{_INPUT}{number}", count.alias("rows"))
 
 
 def timed(rows: DataFrame, clock: str, number: int) -> DataFrame:

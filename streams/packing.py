@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ematix_flow.state.kernel import TIME, Operator, Step, from_bytes, to_bytes
+from ematix_flow.streams.ahead import in_order
 from ematix_flow.streams.buckets import buckets_of
 from ematix_flow.streams.envelope import ERROR, KEY, PAYLOAD, POSITION, SOURCE
 from ematix_flow.streams.open_windows import note_of
@@ -70,7 +71,7 @@ def packing(operator: Operator) -> Callable[[Iterable[pa.RecordBatch]], Iterator
             groups += _cut(good, operator.block_ms)
             if groups or latest.is_valid:
                 blocks, buckets, tables = zip(*groups or [(0, TICK, bad.slice(0, 0))], strict=True)
-                packed_tables = pa.array([_as_bytes(table) for table in tables], pa.binary())
+                packed_tables = pa.array([as_bytes(table) for table in tables], pa.binary())
                 columns = {BLOCK: blocks, BUCKET: pa.array(buckets, pa.int32()), PIECE: [piece] * len(blocks)}
                 columns |= {TABLE: packed_tables, CLOCK: pa.repeat(latest, len(blocks))}
                 yield pa.RecordBatch.from_pydict(columns)
@@ -111,7 +112,7 @@ def stepping(
         grown = len(blob or b"") - len(before or b"")
         if grown or done.slots or done.late_rows or results:
             results.append(pa.table({NOTE: [note_of(done, key[1], grown)]}))
-        yield pd.DataFrame({TABLE: [_as_bytes(table) for table in results]})
+        yield pd.DataFrame({TABLE: [as_bytes(table) for table in results]})
 
     return step
 
@@ -147,16 +148,16 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     import pyarrow as pa
 
-    together: list[pa.RecordBatch] = []
+    together: list[pa.Table] = []
     rows = size = 0
-    for batch in batches:
-        together.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
+    for table in in_order(batches):
+        together.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
         if rows >= _AT_ONCE_ROWS or size >= _AT_ONCE_BYTES:
-            yield pa.Table.from_batches(together).combine_chunks()
+            yield pa.concat_tables(together).combine_chunks()
             together, rows, size = [], 0, 0
     if together:
-        yield pa.Table.from_batches(together).combine_chunks()
+        yield pa.concat_tables(together).combine_chunks()
 
 
 def _cut(rows: pa.Table, block_ms: int | None) -> list[tuple[int, int, pa.Table]]:
@@ -196,7 +197,8 @@ def _told(late: pa.Table, watermark: int) -> pa.Table:
     return kept.append_column(REASON, pa.repeat(f"the row came after the watermark, which was at {at}", len(late)))
 
 
-def _as_bytes(table: pa.Table) -> bytes:
+def as_bytes(table: pa.Table) -> bytes:
+    """For `_from_bytes`, and for whoever reads Arrow's streams."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()

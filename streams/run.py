@@ -157,7 +157,7 @@ def run_stage(
             memory.agree(Definition.of(spec, planned.operator))
             note_order(planned.rows, memory)
             runner = Runner(spec, opened, sinks, memory, planned, lookups, watching.on_batch, watching.on_step)
-            tally = runner.tally
+            tally, runner.flushes = runner.tally, bounded and ending.flush
             _run(spec, runner, planned, memory, asked, watching.on_start, bounded=bounded)
             if bounded and not asked.is_set() and _moved_at_the_end(spec, runner, ending):
                 _run(spec, runner, planned, memory, asked, watching.on_start, bounded=bounded)

@@ -25,7 +25,7 @@ from ematix_flow.streams.set_aside import SetAside, letters, placed
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.steps import Stopwatch, reached
 from ematix_flow.streams.targets import Targets, wanted, with_numbers
-from ematix_flow.streams.watermark import last_planned, planned
+from ematix_flow.streams.watermark import brings_nothing, last_plan, last_planned, move, planned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -168,6 +168,9 @@ class Runner:
         self.failure: BaseException | None = None
         self.is_over = False
         """All of a range is read, and no window waits for more."""
+        self.flushes = False
+        """What is open when the input ends is to be closed."""
+        self._repeats = -1
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         try:
@@ -278,6 +281,23 @@ class Runner:
         if self.told is not None:
             self.tally.late.update(self.told.late)
             self.clocks.commit(self._arrived)
+            if self.flushes and not self._draining and self._is_last(batch.number):
+                self._flush()
+
+    def _is_last(self, number: int) -> bool:
+        """Whether no rows come after a batch in a run that reads what there is. After one that is repeated, there may
+        be what has come since it was planned."""
+        if number <= self._repeats:
+            return False
+        return self._sources.take_all or brings_nothing(self._store.checkpoint, number)
+
+    def _flush(self) -> None:
+        """The next batch, which Spark runs without rows because the watermark moves, closes what is open. If there is
+        no such batch in this query, a tick does it."""
+        assert self.told is not None
+        self._started.wait()
+        if self._query is not None and self.told.held.last_deadline is not None:
+            move(self._query, self.told.held.last_deadline)
 
     def _rows_of(self, number: int) -> int | None:
         """How many come to the targets, about. A window gives no more than it holds and is given; a join may."""
@@ -312,6 +332,8 @@ class Runner:
     def run_in(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         """Start the query that calls the runner. Its first call may come before `start` has returned."""
         self._started.clear()
+        last = last_plan(self._store.checkpoint)
+        self._repeats = -1 if last is None else last
         self._query = start()
         self._started.set()
         return self._query

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.base import EVENT_TIME
 from ematix_flow.state.kernel import GONE, TIME, Operator
+from ematix_flow.streams.ahead import AHEAD
+from ematix_flow.streams.ahead import TABLE as READ
 from ematix_flow.streams.envelope import ERROR, IS_BAD, IS_GOOD, Origin, as_timestamp
 from ematix_flow.streams.observed import timed
 from ematix_flow.streams.packing import (
@@ -107,7 +109,7 @@ def _given(each: Input, operator: Operator) -> DataFrame:
     rows = _timed(each, operator)
     columns = [column.alias(name) for name, column in each.columns.items()]
     carried = [name for name in CARRIED if name in rows.columns] if operator.late == "dlq" else []
-    carried += [HORIZON] if HORIZON in rows.columns else []
+    carried += [name for name in (HORIZON, AHEAD) if name in rows.columns]
     if operator.prepared is None:  # otherwise it is found when the rows have become fewer
         bucket = F.pmod(F.xxhash64(*each.keys), F.lit(operator.buckets)) if each.keys else F.lit(0)
         columns.append(bucket.cast("int").alias(BUCKET))
@@ -124,6 +126,7 @@ def _timed(each: Input, operator: Operator) -> DataFrame:
     given = F.col(f"`{each.event_time}`")
     time = as_timestamp(given, rows.select(given).schema[0].dataType)
     is_row = F.col(KEEP) if HORIZON in rows.columns else F.lit(True)
+    is_row = F.col(AHEAD)[READ].isNull() if AHEAD in rows.columns else is_row
     rows = rows.withColumn(TIME, F.when(F.expr(IS_GOOD) & is_row, time))
     message = F.lit(f"column {operator.shown_event_time}: there is no event time")
     without = each.origin.error(rows, "event_time", F.lit("no-event-time"), message)
@@ -149,7 +152,7 @@ def _stepped_schema(given: Sequence[DataFrame], operator: Operator) -> pa.Schema
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schemas = [to_arrow_schema(rows.drop(ERROR, HORIZON).schema, timezone="UTC") for rows in given]
+    schemas = [to_arrow_schema(rows.drop(ERROR, HORIZON, AHEAD).schema, timezone="UTC") for rows in given]
     # A constant is never NULL, which is nothing that a state depends on.
     schema = pa.schema([field.with_nullable(True) for field in pa.unify_schemas(schemas, promote_options="default")])
     if operator.prepared is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _KEY = "spark.watermarkDelayMs"
 _CLOCK, _MARKED = "_flow_clock", "_flow_marked"
@@ -52,10 +53,23 @@ def for_spark(deadline: int) -> int:
     return -(-deadline // 1000) - 1 + YEAR_1_MS
 
 
+def move(query: StreamingQuery, watermark: int) -> None:
+    """Let Spark's next batch have this one at least. Spark keeps it with the batch in progress, and runs a batch
+    without rows if nothing else does."""
+    tracker = query._jsq.streamingQuery().watermarkTracker()  # noqa: SLF001
+    tracker.setWatermark(max(tracker.currentWatermark(), for_spark(watermark) + 1))
+
+
+def last_plan(checkpoint: Path) -> int | None:
+    """The last batch that was planned."""
+    plans = (int(file.name) for file in (checkpoint / "offsets").glob("[0-9]*") if file.name.isdecimal())
+    return max(plans, default=None)
+
+
 def last_planned(checkpoint: Path) -> int:
     """That of the last batch that was planned."""
-    plans = [int(file.name) for file in (checkpoint / "offsets").glob("[0-9]*") if file.name.isdecimal()]
-    return planned(checkpoint, max(plans)) if plans else NO_WATERMARK
+    last = last_plan(checkpoint)
+    return NO_WATERMARK if last is None else planned(checkpoint, last)
 
 
 def planned(checkpoint: Path, batch: int) -> int:
@@ -65,3 +79,12 @@ def planned(checkpoint: Path, batch: int) -> int:
         return NO_WATERMARK
     _, facts, *_ = file.read_text(encoding="utf-8").splitlines()
     return from_spark(json.loads(facts)["batchWatermarkMs"])
+
+
+def brings_nothing(checkpoint: Path, batch: int) -> bool:
+    """Whether a batch that is planned ends where the one before it does, in every source."""
+    ends = [checkpoint / "offsets" / str(number) for number in (batch - 1, batch)]
+    if not ends[0].exists():
+        return False
+    before, now = (file.read_text(encoding="utf-8").splitlines()[2:] for file in ends)
+    return before == now

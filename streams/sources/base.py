@@ -70,6 +70,15 @@ class CountsAhead(Protocol):
 
 
 @runtime_checkable
+class TakesAll(Protocol):
+    """A source that knows whether its batches are limited."""
+
+    @property
+    def takes_all(self) -> bool:
+        """The first batch that a bounded run plans has all that there was for it when the run began."""
+
+
+@runtime_checkable
 class KeepsLines(Protocol):
     """A source whose rows do not carry their original bytes, and which can look for them."""
 

@@ -109,6 +109,10 @@ class FileSource:
         number = line_of(file, payload)
         return f"{file} line {number}" if number else str(file)
 
+    @property
+    def takes_all(self) -> bool:
+        return {self._source.max_files_per_batch, self._source.max_rows_per_batch, self._batch_bytes} == {None}
+
     def release(self, batch: int) -> None:
         """Files stay where they are; the log of files already read is part of the checkpoint."""
 

@@ -17,12 +17,14 @@ from ematix_flow.specs import Source
 from ematix_flow.specs.position import Position
 from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
+from ematix_flow.streams.ahead import AHEAD
 from ematix_flow.streams.avro_envelopes import PROBLEM, envelope_texts
 from ematix_flow.streams.avro_reader import avro_columns
 from ematix_flow.streams.decode import Parsed, json_text
 from ematix_flow.streams.envelope import Carried, Decoded, Origin, wrapped
 from ematix_flow.streams.json_reader import plain_objects
 from ematix_flow.streams.lagging import tells
+from ematix_flow.streams.one_pass import TIMESTAMP, VALUE, read_ahead
 from ematix_flow.streams.protobuf_reader import first_message, protobuf_columns
 from ematix_flow.streams.reasons import why_bad_json
 from ematix_flow.streams.registered_reader import unnamed_schema
@@ -140,6 +142,12 @@ class KafkaSource:
         records = session.readStream.format("kafka").options(**self._options(carried)).load()
         if self._end is not None:
             records = records.where(_is_before(self._end))
+        ahead = carried.ahead if self.payload_format == "json" and self._has_backlog() else None
+        if ahead is not None:
+            records = read_ahead(records.select(*_wanted(carried)), self.payload_schema, ahead)
+            if TIMESTAMP not in records.columns:
+                # Nobody asks for it.
+                records = records.withColumn(TIMESTAMP, F.lit(None).cast("timestamp"))
         position = F.concat_ws("/", "topic", "partition", "offset")
         parsed = self.parsed(records, "value")
         decoded = Decoded(
@@ -159,6 +167,7 @@ class KafkaSource:
             number=_number(self._topics),
             part=F.concat_ws("/", "topic", "partition"),
             beside={f"_{name}": F.col(name) for name in _BESIDE if name in records.columns},
+            ahead=None if ahead is None else F.col(AHEAD),
         )
         return wrapped(decoded, self.origin, carried, self.payload_schema, self._source.event_time_column)
 
@@ -182,6 +191,10 @@ class KafkaSource:
         if not begins or not ends or any(of.keys() - begins.get(topic, {}) for topic, of in ends.items()):
             return None
         return _between(begins, ends)
+
+    @property
+    def takes_all(self) -> bool:
+        return self._most is None
 
     def release(self, batch: int) -> None:
         """Commit the group's offsets, for everybody who looks at the lag of consumers. Our own positions are in the
@@ -273,7 +286,9 @@ class KafkaSource:
                 rows = rows.withColumn(_HEADER, unnamed_schema(value, self._schemas))
                 wrong, why = wrong | F.col(_HEADER).isNotNull(), why.when(F.col(_HEADER).isNotNull(), F.col(_HEADER))
         fields = self.payload_schema.fields
-        plain = plain_objects(content, fields) if self._has_backlog() else None
+        # What others have left of a batch is not plain.
+        is_plain = AHEAD not in rows.columns and self._has_backlog()
+        plain = plain_objects(content, fields) if is_plain else None
         found = json_text(rows.withColumn(_TEXT, content.cast("string")), _TEXT, fields, plain)
         return replace(found, wrong=wrong | found.wrong, message=why.otherwise(found.message))
 
@@ -363,6 +378,15 @@ def _is_before(ends: Positions) -> Column:
         for number, end in of.items():
             inside |= (F.col("topic") == topic) & (F.col("partition") == number) & (F.col("offset") < end)
     return inside
+
+
+def _wanted(carried: Carried) -> list[str]:
+    """What is needed of a record that is left to Spark, because all of it goes through Python."""
+    wanted = [VALUE]
+    wanted += ["topic", "partition", "offset"] if carried.position else []
+    wanted += ["key"] if carried.key else []
+    is_timed = carried.time or carried.position or carried.payload or carried.key
+    return [*wanted, TIMESTAMP] if is_timed else wanted
 
 
 def _number(topics: Subscription) -> Column:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ematix_flow.streams.sources.base import CountsAhead, Ranged, StreamSource
+from ematix_flow.streams.sources.base import CountsAhead, Ranged, StreamSource, TakesAll
 
 
 class Sources(Sequence[StreamSource]):
@@ -39,6 +39,11 @@ class Sources(Sequence[StreamSource]):
     def are_over(self, batch: int) -> bool:
         """Whether ranges are read, and none has more after a planned batch."""
         return all(isinstance(source, Ranged) and source.is_over(batch) for source in self._opened)
+
+    @property
+    def take_all(self) -> bool:
+        """Whether the first batch that a bounded run plans is the only one."""
+        return all(isinstance(source, TakesAll) and source.takes_all for source in self._opened)
 
     def release(self, batch: int) -> None:
         for source in self._opened:

@@ -27,7 +27,7 @@ from ematix_flow import (
     run_streaming_pipeline,
     udaf,
 )
-from ematix_flow.errors import UsageError
+from ematix_flow.errors import FlowError, UsageError
 from ematix_flow.result import RunResult
 from ematix_flow.streams.replay import replay
 from ematix_flow.streams.run import run_spec
@@ -102,6 +102,53 @@ def test_tumbling_windows_close_once_and_what_comes_later_is_counted(orders: Ord
     third = run(orders, tumbling, lateness_ms=2000, on_error="drop")
     assert found(orders)[5:] == [(30, 40, "d", 1, 7)]
     assert third.late_rows == {"drop": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "batches", "queries"), [('event_time_column = "at"', (2, 2), 2), (ONE_FILE, (4, 3), 3)]
+)
+def test_what_is_open_is_closed_by_a_batch_of_the_same_query(
+    orders: Orders, source: str, batches: tuple[int, int], queries: int
+) -> None:
+    """The batch after the rows, if they come in one; otherwise Spark has to find first that there are no more rows. It
+    does not look if these have not moved the watermark, and then a tick is needed."""
+    tumbling = 'kind = "tumbling"\nduration_ms = 10000'
+    orders.arrive("0.jsonl", [click("a", 1, 0), click("a", 2, 12)])
+    orders.arrive("1.jsonl", [click("a", 4, 13)])
+    starts: list[object] = []
+    (spec,) = load_toml(text=text(orders, tumbling, source=source, lateness_ms=2000))
+    first = run_spec(spec, bounded=True, on_start=starts.append)
+    assert found(orders) == [(0, 10, "a", 1, 1), (10, 20, "a", 2, 6)]
+    assert (first.batches, first.watermark) == (batches[0], datetime.fromisoformat(at(20)))
+    orders.arrive("2.jsonl", [click("a", 8, 19), click("a", 16, 20)])
+    second = run_spec(spec, bounded=True, on_start=starts.append)
+    assert found(orders)[2:] == [(20, 30, "a", 1, 16)]
+    assert (second.batches, second.late_rows) == (batches[1], {"drop": 1})
+    assert second.watermark == datetime.fromisoformat(at(30))
+    assert len(starts) == queries
+
+
+@pytest.mark.parametrize(("step", "batch"), [("release", 0), ("plan", 1), ("save", 1)])
+def test_a_run_that_is_killed_before_its_windows_close_closes_them_in_the_next(
+    orders: Orders, step: str, batch: int
+) -> None:
+    tumbling = 'kind = "tumbling"\nduration_ms = 10000'
+    orders.arrive("0.jsonl", [click("a", 1, 0), click("a", 2, 12)])
+    (spec,) = load_toml(text=text(orders, tumbling, source='event_time_column = "at"'))
+
+    def die(at_step: str, number: int) -> None:
+        if (at_step, number) == (step, batch):
+            raise KeyError(at_step)
+
+    with pytest.raises(FlowError):
+        run_spec(spec, bounded=True, on_step=die)
+    # A run in between that leaves open what is open changes nothing.
+    run_spec(spec, bounded=True, flush=False)
+    # Rows that have come since are in time, because the plan of what was killed is not theirs.
+    orders.arrive("1.jsonl", [click("a", 4, 25)])
+    result = run_spec(spec, bounded=True)
+    assert found(orders) == [(0, 10, "a", 1, 1), (10, 20, "a", 1, 2), (20, 30, "a", 1, 4)]
+    assert (result.late_rows, result.watermark) == ({}, datetime.fromisoformat(at(30)))
 
 
 def test_hopping_windows_are_emitted_again_when_they_change(orders: Orders) -> None:

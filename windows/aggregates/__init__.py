@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ematix_flow.state.kernel import ROWS
+from ematix_flow.state.kernel import ROWS, TIME
 from ematix_flow.windows.aggregates.declared import results_of
 from ematix_flow.windows.aggregates.errors import WindowFailed
 from ematix_flow.windows.aggregates.pieces import Piece, Result, Rows
@@ -42,7 +42,7 @@ class Aggregates:
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The columns of rows that are read, besides their time."""
-        return tuple(dict.fromkeys(name for piece in self.pieces for name in piece.inputs))
+        return tuple(dict.fromkeys(name for piece in self.pieces for name in piece.inputs if name != TIME))
 
     @cached_property
     def output(self) -> tuple[pa.Field, ...]:

@@ -1,0 +1,63 @@
+"""Rows that workers have read before Spark saw them: an Arrow table as bytes is one row, and those of its neighbours
+that were left to Spark follow it, each with its place among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AHEAD = "_flow_ahead"
+"""A struct of the table, how many rows it stands for, and before which row of the table any other row came."""
+TABLE, ROWS, PLACE = "table", "rows", "place"
+KIND = f"struct<{TABLE}: binary, {ROWS}: bigint, {PLACE}: bigint>"
+
+
+def marks(table: bytes, rows: int, places: pa.Array) -> pa.StructArray:
+    """`AHEAD` of a table of so many rows, and of those that follow it."""
+    import pyarrow as pa
+
+    tables = pa.array([table, *[None] * len(places)], pa.binary())
+    counts = pa.array([rows, *[1] * len(places)], pa.int64())
+    before = pa.concat_arrays([pa.nulls(1, pa.int64()), places])
+    return pa.StructArray.from_arrays([tables, counts, before], [TABLE, ROWS, PLACE])
+
+
+def in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """All rows as they would have come if Spark had read each of them, a table for each batch of records."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    block: list[pa.RecordBatch] = []
+    for batch in batches:
+        if AHEAD not in batch.schema.names:
+            yield pa.Table.from_batches([batch])
+            continue
+        is_first = pc.is_valid(pc.struct_field(batch[AHEAD], TABLE)).to_numpy(zero_copy_only=False)
+        begins = is_first.nonzero()[0].tolist()
+        for begin, end in pairwise([0, *begins, len(batch)]):
+            if block and begin < end and is_first[begin]:
+                yield _together(block)
+                block = []
+            block += [batch.slice(begin, end - begin)] if begin < end else []
+    if block:
+        yield _together(block)
+
+
+def _together(block: Sequence[pa.RecordBatch]) -> pa.Table:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = pa.Table.from_batches(block)
+    packed: Any = pc.struct_field(rows[AHEAD].slice(0, 1), TABLE)[0]
+    judged = rows.slice(1).drop_columns([AHEAD])
+    read = pa.ipc.open_stream(packed.as_buffer()).read_all().select(judged.column_names).cast(judged.schema)
+    if not judged.num_rows:
+        return read
+    places = pc.struct_field(rows[AHEAD].slice(1), PLACE).to_numpy()
+    order = np.argsort(np.concatenate([2 * np.arange(len(read)) + 1, 2 * places]), kind="stable")
+    return pa.concat_tables([read, judged]).take(pa.array(order))
