@@ -142,8 +142,10 @@ def csv_options(place: Target) -> dict[str, Any]:
         "escape": place.csv_escape,
         "nullValue": place.csv_null_value,
     }
-    # A quote inside a value is doubled, as RFC 4180 has it; Spark alone would write a backslash.
-    defaults: dict[str, Any] = {"header": True, "escape": '"'}
+    # A quote inside a value is doubled, as RFC 4180 has it; Spark alone would write a backslash. And it would write an
+    # empty text in double quotes, whatever quotes are declared to be.
+    quote = place.csv_quote or '"'
+    defaults: dict[str, Any] = {"header": True, "escape": quote, "emptyValue": quote * 2}
     return defaults | {option: value for option, value in given.items() if value is not None}
 
 

@@ -146,6 +146,15 @@ def test_csv_options_of_the_target(orders: Orders) -> None:
     assert file.read_text(encoding="utf-8").splitlines() == ['1|"say ""hi""|"', "2|NULL"]
 
 
+def test_csv_options_quote_in_another_way_which_is_doubled_and_stands_around_nothing(orders: Orders) -> None:
+    orders.arrive("1.jsonl", [{"id": 1, "name": 'it\'s, "so"'}, {"id": 2, "name": ""}, {"id": 3}])
+
+    orders.run(schema="id long, name string", targets=('csv\ncsv_quote = "\'"',))
+
+    (file,) = orders.files()
+    assert file.read_text(encoding="utf-8").splitlines() == ["id,name", "1,'it''s, \"so\"'", "2,''", "3,"]
+
+
 @pytest.mark.parametrize(
     ("compression", "codec"), [("zstd", "ZSTD"), ("uncompressed", "UNCOMPRESSED"), ("gzip", "GZIP")]
 )
