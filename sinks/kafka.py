@@ -103,7 +103,7 @@ class KafkaSink:
         }
         properties = ours | java_properties(self._connection)
         # Java wants it to be no less, and `extra` may hold either.
-        least = int(properties["request.timeout.ms"]) + int(properties.get("linger.ms", 0))
+        least = sum(int(str(properties.get(wait, 0))) for wait in ("request.timeout.ms", "linger.ms"))
         properties = {"delivery.timeout.ms": max(_DELIVERY_MS, least)} | properties
         try:
             options = {f"kafka.{key}": str(value) for key, value in properties.items()}
