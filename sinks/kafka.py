@@ -13,7 +13,7 @@ from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.base import ROW, Applied, Batch, Capabilities, Staged, TargetRefused, TargetUnavailable
 from ematix_flow.sinks.kafka_client import MOST_BYTES, asked, java_properties, missing_topic, topics
-from ematix_flow.sinks.kafka_login import KafkaRefused
+from ematix_flow.sinks.kafka_login import KafkaRefused, Properties
 from ematix_flow.sinks.kafka_records import Payload, are_placed, check_columns, records
 from ematix_flow.sinks.kafka_schemas import WITH_SCHEMAS, registered
 from ematix_flow.sinks.schema_registry import Unwritable
@@ -101,7 +101,7 @@ class KafkaSink:
             "max.block.ms": _DELIVERY_MS,
             "max.request.size": MOST_BYTES,
         }
-        properties = ours | java_properties(self._connection)
+        properties: Properties = ours | java_properties(self._connection)
         # Java wants it to be no less, and `extra` may hold either.
         least = sum(int(str(properties.get(wait, 0))) for wait in ("request.timeout.ms", "linger.ms"))
         properties = {"delivery.timeout.ms": max(_DELIVERY_MS, least)} | properties

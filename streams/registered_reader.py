@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.sinks.schema_registry import HEADER_BYTES, Registry, SchemaId, UnknownSchema
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _ROW, _PROBLEM = "_flow_decoded", "_flow_problem"
+# A schema of an id never changes.
+_known: set[tuple[Registry, SchemaId]] = set()
 
 ReadRecord = Callable[[SchemaId, bytes], dict[str, Any]]
 """The row of a record, from the id of its schema and what follows its header; or `Unreadable`, or `UnknownSchema`."""
@@ -112,17 +114,13 @@ def _problems(registry: Registry, headers: pa.Array) -> pa.Array:
     import pyarrow as pa
 
     def looked_up(id: SchemaId, _: bytes) -> None:
-        _known(registry, id)
+        if (registry, id) not in _known:
+            registry.schema(id)
+            _known.add((registry, id))
 
     given = headers.to_pylist()
     problems = {header: read_record(header, registry, looked_up)[1] for header in set(given)}
     return pa.array([problems[header] for header in given], pa.string())
-
-
-@cache
-def _known(registry: Registry, id: SchemaId) -> bool:
-    registry.schema(id)
-    return True
 
 
 def _typed(rows: list[Any], problems: list[str | None], kind: pa.DataType) -> pa.Array:
