@@ -19,7 +19,6 @@ from ematix_flow.state.kernel import TIME
 from ematix_flow.streams.ahead import AHEAD, KIND, marks
 from ematix_flow.streams.envelope import CALENDAR, ERROR, EVENT_TS
 from ematix_flow.streams.json_reader import are_known, reader
-from ematix_flow.streams.packing import as_bytes
 from ematix_flow.streams.transform import STREAM, parsed
 
 if TYPE_CHECKING:
@@ -123,6 +122,8 @@ def _reading(schema: pa.Schema, wanted: Needed) -> Callable[[Iterable[pa.RecordB
     def reading(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         import pyarrow.compute as pc
+
+        from ematix_flow.streams.packing import as_bytes
 
         for batch in batches:
             rows = read(batch[VALUE])
