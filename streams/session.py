@@ -100,17 +100,8 @@ _DELTA_PER_RUN = {"spark.databricks.delta.snapshotPartitions": "2"}
 _OURS = "_ematix_flow_started"
 # Settings that hold a list: what the user's `[spark] conf` names is added to ours.
 _LISTS = ("spark.jars", "spark.sql.extensions")
-# For Java; what the user names comes behind it, and wins.
-_JAVA = (
-    # Rows go to Python value by value, and Arrow would look each time whether the memory that it has taken is its own.
-    "-Darrow.enable_unsafe_memory_access=true",
-    # What plans a batch runs some thousand times in the first minutes, and to compile it as well as can be takes more
-    # than that saves. What runs for every row is called often enough, ten times later.
-    "-XX:Tier4InvocationThreshold=50000",
-    "-XX:Tier4MinInvocationThreshold=6000",
-    "-XX:Tier4CompileThreshold=150000",
-    "-XX:Tier4BackEdgeThreshold=400000",
-)
+# Rows go to Python value by value, and Arrow would look each time whether the memory that it has taken is its own.
+_ARROW = "-Darrow.enable_unsafe_memory_access=true"
 # What a batch leaves behind dies with it, and G1, Java's default, works beside the batches on the cores that they need.
 # Java does not start with two collectors.
 _COLLECTOR, _ANY_COLLECTOR = "-XX:+UseParallelGC", re.compile(r"-XX:\+Use\w+GC\b")
@@ -291,7 +282,7 @@ def _for_java(log: Path, conf: Mapping[str, str]) -> dict[str, str]:
     given = [*(conf.get(key, "") for key in _OPTIONS), *(os.environ.get(name, "") for name in _OPTIONS_OUTSIDE)]
     collector = [] if any(map(_ANY_COLLECTOR.search, given)) else [_COLLECTOR]
     logging = f"-Dlog4j2.configurationFile=file:{files('ematix_flow.streams') / 'log4j2.properties'} -Dflow.log={log}"
-    return {"spark.driver.defaultJavaOptions": " ".join([logging, *_JAVA, *collector])}
+    return {"spark.driver.defaultJavaOptions": " ".join([logging, _ARROW, *collector])}
 
 
 def _runtime_part(conf: Mapping[str, str], session: SparkSession) -> dict[str, str]:
