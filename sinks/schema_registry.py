@@ -72,8 +72,6 @@ class Schema:
 class Registry(Protocol):
     """Can be compared and sent to workers."""
 
-    def __hash__(self) -> int: ...
-
     @property
     def beginning(self) -> str:
         """How a record begins, for a person."""
