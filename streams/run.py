@@ -38,6 +38,7 @@ from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.stopping import asked_to_stop
 
 if TYPE_CHECKING:
+    from pyspark.errors import StreamingQueryException
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -187,30 +188,38 @@ def _run(
     *,
     bounded: bool,
 ) -> None:
-    from pyspark.errors import StreamingQueryException
-
-    planned_before, starts = runner.current, 0
-    while True:
-        starts += 1
+    before = runner.current
+    for left in reversed(range(_STARTS)):
         query = runner.run_in(lambda: start(spec, runner.rows, runner, store, bounded=bounded))
         on_start(lambda query=query: str(query.status["message"]).startswith("Waiting"))  # type: ignore[misc]
-        try:
-            while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions
-                if asked.is_set() or runner.is_over:
-                    runner.drain()
-                elif not bounded and runner.told is not None:
-                    runner.clocks.tend(runner.told.held.last_deadline)
-            break
-        except StreamingQueryException as error:
-            if isinstance(runner.failure, Drained):
-                return
-            untouched = runner.failure is None and runner.current == planned_before
-            if not (untouched and is_slow_start(error) and starts < _STARTS and not asked.is_set()):
-                let_go(runner.failure)
-                raise explained(runner.failure or error, *(runner.current or ("plan", 0))) from error
-            _log.warning("worker did not start in time", extra={"pipeline": spec.name, "start": starts})
-            _forgotten(query, planned)
-    _forgotten(query, planned)
+        failure = _ended(query, runner, asked, bounded=bounded)
+        if isinstance(runner.failure, Drained):
+            return
+        untouched = runner.failure is None and runner.current == before
+        if failure is not None and not (left and untouched and is_slow_start(failure)):
+            let_go(runner.failure)
+            raise explained(runner.failure or failure, *(runner.current or ("plan", 0))) from failure
+        _forgotten(query, planned)
+        if failure is None or asked.is_set():
+            return
+        _log.warning("worker did not start in time", extra={"pipeline": spec.name, "start": _STARTS - left})
+
+
+def _ended(
+    query: StreamingQuery, runner: Runner, asked: threading.Event, *, bounded: bool
+) -> StreamingQueryException | None:
+    """Wait for the end of a query. Gives what ended it, if that was a failure."""
+    from pyspark.errors import StreamingQueryException
+
+    try:
+        while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions
+            if asked.is_set() or runner.is_over:
+                runner.drain()
+            elif not bounded and runner.told is not None:
+                runner.clocks.tend(runner.told.held.last_deadline)
+    except StreamingQueryException as error:
+        return error
+    return None
 
 
 def _forgotten(query: StreamingQuery, planned: Plan) -> None:
