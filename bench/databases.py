@@ -2,7 +2,8 @@
 
     python -m bench.databases [--scale 1.0] [--only kafka|append|merge|read]
 
-kafka: JSON records -> table, against the same read and decode with Spark's noop sink. append: Parquet -> table, against
+kafka: JSON records -> table, against the same read and decode with Spark's noop sink, in turn; of the times and of
+their ratios, the medians of the rounds. append: Parquet -> table, against
 the same read with that sink, Spark's JDBC writer, pandas and ematix-flow 1.0.0. merge: rows into ten times as many,
 half of them changed, against MERGE of the database from a table that is there already. read: table -> DuckDB, against
 ADBC and ConnectorX alone. What runs in Spark runs once over fewer rows before the clock starts.
@@ -14,6 +15,7 @@ import argparse
 import functools
 import os
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -48,6 +50,8 @@ from tests.services.postgres import OwnPostgres
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# The machine changes its speed within minutes.
+ROUNDS = 5
 # So many rows for those who take minutes for a million.
 FEW = 200_000
 SCHEMA = "id long, customer string, amount double, price decimal(12,2), paid boolean, ts timestamp"
@@ -77,32 +81,37 @@ def kafka(spark: SparkSession, folder: Path, million: int) -> None:
         warm, topic = (_produced(cluster, rows) for rows in (million // 10, million))
         connection, url = KafkaConnection(bootstrap_servers=cluster.bootstrap), _database()
 
-        def noop(topic: str) -> None:
+        def noop(topic: str, run: str) -> None:
             read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)
             rows = read.option("subscribe", topic).option("startingOffsets", "earliest").load()
             parsed = rows.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("o")).select("o.*")
-            writer = parsed.writeStream.format("noop").option("checkpointLocation", str(folder / f"noop-{topic}"))
+            writer = parsed.writeStream.format("noop").option("checkpointLocation", str(folder / f"noop-{topic}-{run}"))
             writer.trigger(availableNow=True).start().awaitTermination()
 
-        def pipeline(topic: str, sql: str | None = None) -> None:
+        def pipeline(topic: str, run: str, sql: str | None = None) -> None:
             run_streaming_pipeline(
-                name=f"from-{topic}{' and nothing' if sql else ''}", source=connection, source_query=topic,
+                name=f"from-{topic}-{run}{' and nothing' if sql else ''}", source=connection, source_query=topic,
                 schema=SCHEMA, bounded=True, spark=spark, target=PostgresConnection(url=url), target_table="orders",
                 transform_sql=sql,
             )  # fmt: skip
 
         works = {
             "Spark's noop sink, decoded": noop,
-            "read, decoded and counted, none kept": lambda topic: pipeline(topic, "SELECT * FROM source WHERE id < 0"),
+            "read, decoded and counted, none kept": functools.partial(pipeline, sql="SELECT * FROM source WHERE id < 0"),
             "PostgreSQL, exactly once": pipeline,
         }
         for work in works.values():
-            work(warm)
-        taken = {name: _timed(lambda work=work: work(topic)) for name, work in works.items()}
-    print(f"kafka, {million:,} JSON records")
+            work(warm, "first")
+        taken: dict[str, list[float]] = {name: [] for name in works}
+        for number in range(ROUNDS):
+            for name, work in list(works.items())[:: -1 if number % 2 else 1]:
+                taken[name].append(_timed(lambda work=work, run=str(number): work(topic, run)))
+    print(f"kafka, {million:,} JSON records, medians of {ROUNDS} rounds")
     own = next(iter(taken.values()))
     for name, seconds in taken.items():
-        _line(name, million, seconds, f"{seconds / own:.2f} x noop")
+        ratios = [one / noop for one, noop in zip(seconds, own, strict=True)]
+        told = f"{statistics.median(ratios):.2f} x noop ({min(ratios):.2f}..{max(ratios):.2f})"
+        _line(name, million, statistics.median(seconds), told)
 
 
 def _produced(cluster: OwnKafka, rows: int) -> str:
