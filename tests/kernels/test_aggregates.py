@@ -149,6 +149,16 @@ def _check(name: str, data: st.DataObject) -> None:
         assert _same((found.cast(pa.int64()) if is_time else found).to_pylist(), answer), wanted
 
 
+@pytest.mark.parametrize("agg", ["stddev", "variance"])
+def test_equal_values_are_at_no_distance(agg: str) -> None:
+    """Three times nine hundredths, divided by three, are not nine hundredths."""
+    schema = pa.schema([("v", pa.decimal128(9, 2))])
+    aggregates = aggregates_for([Aggregation(agg=agg, as_="a", column="v")], schema, [], "at")
+    rows = [{"key": 0, "v": Decimal("0.09"), "time": 0}] * 3
+    parts = _computed(aggregates, _table(rows, [()], [], schema), [], [], [])
+    assert [column.to_pylist() for column in aggregates.finish(parts)] == [[0.0]]
+
+
 def _computed(aggregates: Aggregates, table: pa.Table, by: list[str], cuts: list[int], merges: list[int]) -> pa.Table:
     ends = [*cuts, table.num_rows]
     parts = [aggregates.start(table.slice(begin, end - begin), by) for begin, end in zip([0, *cuts], ends, strict=True)]

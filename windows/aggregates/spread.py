@@ -33,16 +33,20 @@ class Spread:
         import pyarrow as pa
 
         values = rows[self.column].cast(pa.float64(), safe=False)
-        return Hashed([(values, "count"), (values, "mean"), (values, "variance")], _distances)
+        return Hashed([(values, function) for function in ("count", "mean", "variance", "min", "max")], _distances)
 
     def merge(self, parts: Columns) -> Request:
         return Folded(parts, _merged)
 
 
-def _distances(counts: pa.Array, means: pa.Array, variances: pa.Array) -> Columns:
+def _distances(counts: pa.Array, means: pa.Array, variances: pa.Array, least: pa.Array, most: pa.Array) -> Columns:
+    """Equal values have no distance, though their sum, divided by how many there are, may be another number."""
     import pyarrow.compute as pc
 
-    return [counts, means.fill_null(0.0), pc.multiply(variances, counts).fill_null(0.0)]
+    # Neither the least nor the greatest is NaN if there is a number, but then the variance is.
+    equal = pc.and_(pc.equal(least, most), pc.is_finite(variances)).fill_null(False)
+    distances = pc.if_else(equal, 0.0, pc.multiply(variances, counts))
+    return [counts, pc.if_else(equal, least, means).fill_null(0.0), distances.fill_null(0.0)]
 
 
 def _merged(ids: Integers, groups: int, *parts: Any) -> Columns:
