@@ -97,7 +97,9 @@ def kafka(spark: SparkSession, folder: Path, million: int) -> None:
 
         works = {
             "Spark's noop sink, decoded": noop,
-            "read, decoded and counted, none kept": functools.partial(pipeline, sql="SELECT * FROM source WHERE id < 0"),
+            "read, decoded and counted, none kept": functools.partial(
+                pipeline, sql="SELECT * FROM source WHERE id < 0"
+            ),
             "PostgreSQL, exactly once": pipeline,
         }
         for work in works.values():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -73,15 +74,30 @@ class Lane:
         self.generation = fenced.generation
         self.group: Consumer = opened(Consumer, {**fenced.properties, **group, **readable})
         self.producer: Producer = opened(Producer, {**fenced.properties, "transactional.id": name})
+        fence = partial(self.group.committed, [TopicPartition(topic, 0)], _CALL_SECONDS)
+        # Both clients connect at the same time.
+        connecting = threading.Thread(target=_tried, args=(fence,), daemon=True)
+        connecting.start()
+        # Without a broker that it knows already, librdkafka asks for a transaction only after half a second.
+        patiently(partial(self.producer.list_topics, topic, _CALL_SECONDS))
         # Ends what another producer of this name has open; only then is the fence final.
         patiently(partial(self.producer.init_transactions, _CALL_SECONDS))
-        (found,) = self.group.committed([TopicPartition(topic, 0)], _CALL_SECONDS)
+        connecting.join()
+        (found,) = fence()
         self.last = int(found.offset)
         """The newest batch that is there, or a number below zero."""
 
     def close(self) -> None:
         """Not waited for: what ended a lane may keep it from ending."""
         threading.Thread(target=_end, args=(self.producer, self.group), daemon=True).start()
+
+
+def _tried(call: Callable[[], object]) -> None:
+    """It is called again by who wants to know how it ends."""
+    from confluent_kafka import KafkaException
+
+    with suppress(KafkaException):
+        call()
 
 
 def _end(producer: Producer, group: Consumer) -> None:
@@ -146,7 +162,7 @@ def produced(producer: Producer, *record: Any, **more: Any) -> None:
             return
 
 
-def patiently(call: Callable[[], None]) -> None:
+def patiently(call: Callable[[], object]) -> None:
     """What librdkafka calls retriable has not failed: the same call goes on with it."""
     from confluent_kafka import KafkaException
 
@@ -160,7 +176,7 @@ def patiently(call: Callable[[], None]) -> None:
             return
 
 
-def _in_time(call: Callable[[], None]) -> None:
+def _in_time(call: Callable[[], object]) -> None:
     """A call that does not come back is left behind, with its producer, whose name the next one takes over."""
     from confluent_kafka import KafkaError, KafkaException
 

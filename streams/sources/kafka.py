@@ -65,6 +65,13 @@ _BACKLOG = 100_000
 # What a record has beyond its payload.
 _BESIDE = ("key", "headers", "topic", "partition", "offset", "timestamp")
 _COMMIT_SECONDS = 10.0
+# Spark reads a batch as fast as records come, and a client asks for more of a partition only when it has handed out what
+# it has: so it should have plenty, and hand out many at once. Java's defaults are a megabyte, 500 records and 64 KiB.
+_LARGE_READS = {
+    "max.partition.fetch.bytes": 4 << 20,
+    "max.poll.records": 20_000,
+    "receive.buffer.bytes": 1 << 20,
+}
 # What Spark decides, and takes from nobody.
 _SPARKS_OWN = frozenset({"enable.auto.commit", "key.deserializer", "value.deserializer", "interceptor.classes"})
 
@@ -235,7 +242,7 @@ class KafkaSource:
         return self._group
 
     def _options(self, carried: Carried) -> dict[str, str]:
-        properties = java_properties(self._connection).items()
+        properties = {**_LARGE_READS, **java_properties(self._connection)}.items()
         given = {f"kafka.{key}": str(value) for key, value in properties if key not in _SPARKS_OWN}
         given |= self._topics.spark_option
         given |= {
