@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from ematix_flow.errors import FlowError
+from ematix_flow.sinks.ahead import AHEAD
 from ematix_flow.state.fence import Fence
 from ematix_flow.state.kernel import GONE
 
@@ -43,7 +44,7 @@ TALLY = ("_flow_creates", "_flow_updates", "_flow_deletes", "_flow_stale")
 PLACES = "_flow_places"
 """Hidden column of changes, if the gate may have seen later ones than some of them: the operation and the place of each
 change that was brought together here, one after the other; NULL if there is but one, or there are very many."""
-HIDDEN = (ROW, EVENT_TIME, ORDER, PART, GONE, CHANGE, AT, PRESENT, SINCE, OP, *TALLY, PLACES)
+HIDDEN = (ROW, EVENT_TIME, ORDER, PART, GONE, CHANGE, AT, PRESENT, SINCE, OP, *TALLY, PLACES, AHEAD)
 """`GONE` is there only if rows may be withdrawn, and only in mode merge: where it is true, the row of the key goes."""
 
 
@@ -152,6 +153,18 @@ class Shaping(Sink, Protocol):
     def stage_shaped(self, shaped: DataFrame | pa.Table, batch: Batch) -> Staged:
         """As `stage`, with rows that have the columns of `shape`. Few of them come as a table, in the order in which
         they were computed."""
+
+
+Made = Callable[["pa.Table"], "pa.Table"]
+"""What workers do with rows before they hand them on as one."""
+
+
+@runtime_checkable
+class TakesTables(Sink, Protocol):
+    """A sink that can stage rows of which many come as one, with `AHEAD`."""
+
+    def tables(self, schema: StructType) -> Made | None:
+        """What the workers that read rows of this schema make of them; None if rows have to come one by one."""
 
 
 _DRIFT_STEP = (

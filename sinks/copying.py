@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from ematix_flow.sinks.ahead import AHEAD, unpacked
 from ematix_flow.sinks.base import Staged
 
 if TYPE_CHECKING:
@@ -74,17 +75,18 @@ def _copy(ingest: Ingest, numbered: bool, batches: Iterator[pa.RecordBatch]) -> 
     first = next(batches, None)
     if first is None:
         return
+    columns = first.select([name for name in first.schema.names if name != AHEAD]).schema
     copy, rows, with_null = secrets.randbits(63), 0, set[str]()
 
     def counted() -> Iterator[pa.RecordBatch]:
         nonlocal rows
-        for batch in chain([first], batches):
+        for batch in unpacked(chain([first], batches), columns.names):
             rows += batch.num_rows
             with_null.update(name for name in batch.schema.names if batch[name].null_count)
             mark = pa.repeat(pa.scalar(copy, pa.int64()), batch.num_rows) if numbered else None
             yield batch if mark is None else batch.append_column(COPY, mark)
 
-    columns = first.schema.append(pa.field(COPY, pa.int64())) if numbered else first.schema
+    columns = columns.append(pa.field(COPY, pa.int64())) if numbered else columns
     failure = ingest(pa.RecordBatchReader.from_batches(columns, counted()))
     yield pa.record_batch(
         [[copy], [rows], pa.array([sorted(with_null)], pa.list_(pa.string())), [failure]],

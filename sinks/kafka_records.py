@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.problems import near
 from ematix_flow.sinks import avro, protobuf
-from ematix_flow.sinks.base import HIDDEN, PART, ROW
+from ematix_flow.sinks.ahead import AHEAD
+from ematix_flow.sinks.base import HIDDEN, PART, ROW, Made
 from ematix_flow.sinks.files import TIMES
+from ematix_flow.sinks.json_writer import are_writable, json_objects
 from ematix_flow.sinks.schema_registry import Schema
 from ematix_flow.specs import Target
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
@@ -51,7 +55,31 @@ def record(schema: StructType, target: Target, payload: Payload) -> dict[str, Co
         columns["partition"] = _or_none(target.partition_column, "int")
     if target.headers_column is not None:
         columns["headers"] = _headers(target.headers_column, kinds[target.headers_column])
-    return columns | {name: F.col(name) for name in (PART, ROW) if name in kinds}
+    return columns | {name: F.col(name) for name in (PART, ROW, AHEAD) if name in kinds}
+
+
+def records_ahead(schema: StructType, target: Target) -> Made | None:
+    """Records as workers make them of many rows at once, with a value in JSON; None if it takes Spark to write them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType
+
+    kinds, key = {one.name: one.dataType for one in schema.fields}, target.message_key_column
+    names = written(kinds, target)
+    values = to_arrow_schema(schema, timezone="UTC")
+    if key is not None and not isinstance(kinds.get(key), BinaryType | StringType | IntegralType | BooleanType):
+        return None
+    if not are_writable([values.field(name).type for name in names]):
+        return None
+    return partial(_records_of, key, names)
+
+
+def _records_of(key: str | None, names: Sequence[str], rows: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    keys = pa.nulls(len(rows), pa.binary()) if key is None else rows[key]
+    if not pa.types.is_binary(keys.type):
+        keys = keys.cast(pa.string()).cast(pa.binary())
+    return pa.table({"key": keys, "value": json_objects(rows.select(names))})
 
 
 def are_placed(target: Target) -> bool:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ematix_flow.errors import FlowError
-from ematix_flow.sinks.base import PART, Batch, Capabilities, Staged, TargetUnavailable
+from ematix_flow.sinks.ahead import unpacked
+from ematix_flow.sinks.base import PART, Batch, Capabilities, Made, Staged, TargetUnavailable
 from ematix_flow.sinks.kafka import TOO_LARGE, KafkaSink, StagedRecords
 from ematix_flow.sinks.kafka_lanes import Fenced, produced, sent_once, transactional
 from ematix_flow.sinks.kafka_login import KafkaRefused
-from ematix_flow.sinks.kafka_records import are_placed, record
+from ematix_flow.sinks.kafka_records import are_placed, record, records_ahead
 from ematix_flow.sinks.kafka_schemas import WITH_SCHEMAS
 from ematix_flow.state.fence import Fence
 
@@ -83,6 +84,10 @@ class TransactionalKafkaSink(KafkaSink):
         from pyspark.sql import functions as F
 
         return record(schema, self._target, self._payload) | {_TASK: F.spark_partition_id()}
+
+    def tables(self, schema: StructType) -> Made | None:
+        is_json = self.shapes and self._connection.payload_format == "json"
+        return records_ahead(schema, self._target) if is_json and self._target.headers_column is None else None
 
     def stage_shaped(self, shaped: DataFrame | pa.Table, batch: Batch) -> Staged:
         import pyarrow as pa
@@ -217,7 +222,7 @@ def _sent(fenced: Fenced, topic: str, part: str, batches: Iterable[pa.RecordBatc
     from confluent_kafka import KafkaException
 
     def send(producer: Producer) -> None:
-        for batch in batches:
+        for batch in unpacked(batches, _RECORD):
             _produce(producer, topic, batch)
 
     try:
@@ -240,7 +245,7 @@ def _part(first: pa.RecordBatch, task: int) -> str:
 
 
 def _produce(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
-    given = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in _RECORD}
+    given = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     nothing: list[None] = [None] * batch.num_rows
     if given.keys() == {"key", "value"}:
         # Each call counts: this is where most of the time goes.

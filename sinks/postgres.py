@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ematix_flow.connections import PostgresConnection
 from ematix_flow.errors import FlowError, MissingExtra
 from ematix_flow.sinks import postgres_types
-from ematix_flow.sinks.base import CHANGE, ROW, Batch, SchemaDrift, Staged, TargetRefused
+from ematix_flow.sinks.ahead import AHEAD
+from ematix_flow.sinks.base import CHANGE, ROW, Batch, Made, SchemaDrift, Staged, TargetRefused
 from ematix_flow.sinks.copying import COPY, Copied, StagedTable, copied, staging_name
 from ematix_flow.sinks.database import Database, Query, first_line, transaction
 from ematix_flow.sinks.drift import TableColumn
@@ -122,8 +123,17 @@ class PostgresSink(ServerSink):
             difference = f"column {column.name} has to become {kind}, which PostgreSQL refuses: {first_line(error)}"
             raise SchemaDrift(self._ref.full_name, [difference]) from error
 
+    def tables(self, schema: StructType) -> Made | None:
+        """Rows that are only added, as they are."""
+        if self._mode not in _ROW_BY_ROW or not all(postgres_types.is_staged_as_it_is(f.dataType) for f in schema):
+            return None
+        return lambda rows: rows
+
     def _encoded(self, rows: DataFrame, *, exact: bool = True) -> DataFrame:
-        return rows.select(*(postgres_types.encoded(rows, field, exact=exact) for field in rows.schema.fields))
+        columns = [
+            postgres_types.encoded(rows, field, exact=exact) for field in rows.schema.fields if field.name != AHEAD
+        ]
+        return rows.select(*columns, *([AHEAD] if AHEAD in rows.columns else []))
 
     def _driver_error(self) -> type[Exception]:
         import psycopg
@@ -152,8 +162,8 @@ class PostgresSink(ServerSink):
         refused = found.failure.splitlines()[0] if _NO_VALUE in found.failure else ""
         if found.failure and not refused:
             raise self._unavailable(found.failure.splitlines()[0])
-        columns = tuple(name for name in rows.columns if name != ROW)
-        schema = rows.drop(ROW).schema
+        columns = tuple(name for name in rows.columns if name not in {ROW, AHEAD})
+        schema = rows.drop(ROW, AHEAD).schema
         return Plainly(Path(), columns, table=table, schema=schema, copied=found, refused=refused)
 
     def _exactly(self, rows: DataFrame, batch: Batch) -> StagedTable:
@@ -166,7 +176,8 @@ class PostgresSink(ServerSink):
     def _copied(self, rows: DataFrame, batch: Batch, *, exact: bool) -> tuple[str, Copied]:
         """Where the rows are now, and how they came there."""
         name = staging_name(batch.pipeline, self._name)
-        kinds = {f.name: postgres_types.staging_type(f.dataType, exact=exact) for f in rows.schema.fields}
+        columns = rows.drop(AHEAD).schema.fields
+        kinds = {f.name: postgres_types.staging_type(f.dataType, exact=exact) for f in columns}
         kinds |= {COPY: "BIGINT"} if exact else {}
         with self._database() as db, transaction(db, self.begin):
             table = self._qualified(name)

@@ -105,6 +105,11 @@ def encoded(rows: DataFrame, field: StructField, *, exact: bool) -> Column:
     return column.alias(field.name)
 
 
+def is_staged_as_it_is(kind: DataType) -> bool:
+    """Whether `encoded` leaves such a column alone, where it is not exact."""
+    return name_of(kind) not in {*_NESTED, "tinyint", "void"}
+
+
 def decoded(name: str, staged: DataType, column: TableColumn | None, *, exact: bool) -> str:
     """A staged column as the table has it, by the name that it has there."""
     value = f"convert_from({quoted(name)}, 'UTF8')" if exact and is_text(staged) else quoted(name)

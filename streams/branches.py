@@ -12,10 +12,10 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from ematix_flow.errors import DeclarationError, Problem
-from ematix_flow.sinks.base import ORDER
+from ematix_flow.sinks.base import ORDER, Sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.streams.envelope import EVENT_TS, OURS, PAYLOAD, SOURCE, Carried, Origin, as_bytes
-from ematix_flow.streams.one_pass import needed
+from ematix_flow.streams.one_pass import needed, needed_by
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.tagging import KEEP
 from ematix_flow.streams.types_in_common import common_type
@@ -45,13 +45,16 @@ class Branch:
         return [name for name in self.rows.columns if name.startswith(OURS)]
 
 
-def branches_of(spec: PipelineSpec, sources: Sources, session: SparkSession) -> list[Branch]:
-    """As each source has its rows; those of several carry its name."""
+def branches_of(spec: PipelineSpec, sources: Sources, session: SparkSession, sink: Sink | None) -> list[Branch]:
+    """As each source has its rows; those of several carry its name. Many rows may come as one to the sink."""
     sql = "" if spec.transform.join else spec.transform.sql or ""
     asks_for_time = re.search(rf"\b{EVENT_TS}\b", sql, re.IGNORECASE) is not None
     carried, branches = Carried.by(spec), []
     for source in sources:
-        carried = replace(carried, ahead=needed(spec, source.payload_schema))
+        ahead = needed(spec, source.payload_schema)
+        if ahead is None and sink is not None:
+            ahead = needed_by(sink, spec, source.payload_schema)
+        carried = replace(carried, ahead=ahead)
         rows, visible = source.read(session, carried), tuple(source.payload_schema.fieldNames())
         if EVENT_TS not in visible and not asks_for_time:
             # Counting keeps Spark from leaving out what nobody asks for.

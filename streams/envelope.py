@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.cdc.changes import RECORD_KEY, TOMBSTONE
 from ematix_flow.errors import DeclarationError, Problem
+from ematix_flow.sinks.ahead import AHEAD, TABLE
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART
 from ematix_flow.specs import PipelineSpec, Target
 from ematix_flow.specs.fields import SQL_KINDS
 from ematix_flow.state.kernel import GONE
-from ematix_flow.streams.ahead import AHEAD, TABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -9,9 +9,9 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.sinks.ahead import AHEAD, ROWS
 from ematix_flow.sinks.base import EVENT_TIME
 from ematix_flow.state.kernel import GONE
-from ematix_flow.streams.ahead import AHEAD, ROWS
 from ematix_flow.streams.envelope import ERROR
 from ematix_flow.streams.packing import NOTE
 from ematix_flow.streams.tagging import KEEP
@@ -88,10 +88,8 @@ def observed(rows: DataFrame) -> DataFrame:
 
 def counted(rows: DataFrame, number: int) -> DataFrame:
     """The rows that go into an operator, of which it makes others; these count as the rows of the batch."""
-    from pyspark.sql import functions as F
 
-    count = F.coalesce(F.sum(F.col(AHEAD)[ROWS]), F.lit(0)) if AHEAD in rows.columns else F.count(F.lit(1))
-    return rows.observe(f"{_INPUT}{number}", count.alias("rows"))
+    return rows.observe(f"{_INPUT}{number}", _rows(rows).alias("rows"))
 
 
 def timed(rows: DataFrame, clock: str, number: int) -> DataFrame:
@@ -131,7 +129,7 @@ def _metrics(rows: DataFrame) -> list[Column]:
     """Few and cheap: each one is paid for every row."""
     from pyspark.sql import functions as F
 
-    counts = [F.count(F.lit(1)).alias("rows"), F.count(ERROR).alias("bad")]
+    counts = [_rows(rows).alias("rows"), F.count(ERROR).alias("bad")]
     if EVENT_TIME in rows.columns:
         counts.append(F.max(F.unix_micros(EVENT_TIME)).alias("latest"))
     conditions = [F.col(KEEP)] if KEEP in rows.columns else []
@@ -145,6 +143,13 @@ def _metrics(rows: DataFrame) -> list[Column]:
         counts.append(F.count(NOTE).alias("noted"))
         lists.append(_some(F.col(NOTE), _NOTES).alias("notes"))
     return [*counts, *lists]
+
+
+def _rows(rows: DataFrame) -> Column:
+    """Some may stand for many."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(F.sum(F.col(AHEAD)[ROWS]), F.lit(0)) if AHEAD in rows.columns else F.count(F.lit(1))
 
 
 def _some(texts: Column, most: int) -> Column:

@@ -1,22 +1,23 @@
-"""Windows over JSON records in one pass: the workers that read the bytes keep what the windows need, many rows as one.
+"""JSON records in one pass: the workers that read the bytes keep what a window or a target needs, many rows as one.
 
 Otherwise every row would become one of Spark's between two visits to Python. It is done where nothing but names of
-columns lies between the record and the window; a record that is not plain passes as it came, so that there is one judge
-of what is a bad row, and the rows come to the window in the order that they would have had.
+columns lies between the record and the window or the target; a record that is not plain passes as it came, so that
+there is one judge of what is a bad row, and the rows come in the order that they would have had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import FlowError
+from ematix_flow.sinks.ahead import AHEAD, KIND, marks
+from ematix_flow.sinks.base import Made, Sink, TakesTables
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.specs.window import BY_ANOTHER, Window
 from ematix_flow.state.kernel import TIME
-from ematix_flow.streams.ahead import AHEAD, KIND, marks
 from ematix_flow.streams.envelope import CALENDAR, ERROR, EVENT_TS
 from ematix_flow.streams.json_reader import are_known, reader
 from ematix_flow.streams.transform import STREAM, parsed
@@ -27,16 +28,24 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 VALUE, TIMESTAMP = "value", "timestamp"
+# Columns of a record that are the same for all that come together.
+_PLACE = ("topic", "partition")
+# What SQL may name beside the payload.
+_BESIDE = {"key": "binary", "topic": "string", "partition": "int", "offset": "bigint", TIMESTAMP: "timestamp"}
 
 
 @dataclass(frozen=True)
 class Needed:
-    """What a window needs of each record."""
+    """What a window or a target needs of each record."""
 
     columns: Mapping[str, str]
     """Its names -> those of the payload."""
-    time: str | None
-    """The column of the payload that holds the event time; without one it is that of the record."""
+    time: str | None = None
+    """The column of the payload that holds the event time of a window; without one it is that of the record."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """Its names -> those of the record."""
+    made: Made | None = None
+    """What a target needs of rows with these columns; without it, they go to a window."""
 
 
 def needed(spec: PipelineSpec, schema: StructType) -> Needed | None:
@@ -66,6 +75,26 @@ def needed(spec: PipelineSpec, schema: StructType) -> Needed | None:
     return Needed({name: names[name] for name in columns}, time)
 
 
+def needed_by(sink: Sink, spec: PipelineSpec, schema: StructType) -> Needed | None:
+    """The same for the only target of a pipeline without an operator."""
+    from pyspark.sql.types import DataType, StructField, StructType
+
+    transform = spec.transform
+    if transform.window or transform.join or transform.cdc or transform.lookups or not isinstance(sink, TakesTables):
+        return None
+    if len(spec.sources) > 1 or spec.sources[0].event_time_column or not are_known(schema.fields):
+        return None
+    kinds = {f"_{name}": DataType.fromDDL(kind) for name, kind in _BESIDE.items()}
+    kinds |= {one.name: one.dataType for one in schema.fields}
+    names = _names(transform.sql, transform.dialect, schema.names, beside=kinds.keys() - schema.names)
+    if names is None or EVENT_TS in {*names, *schema.names}:
+        return None
+    made = sink.tables(StructType([StructField(name, kinds[given]) for name, given in names.items()]))
+    columns = {name: given for name, given in names.items() if given in schema.names}
+    beside = {name: given[1:] for name, given in names.items() if given not in schema.names}
+    return None if made is None else Needed(columns, beside=beside, made=made)
+
+
 def read_ahead(records: DataFrame, schema: StructType, wanted: Needed) -> DataFrame:
     """Records with `AHEAD`: what was read of many of them, and all others as they are. They have a column `value`, and
     `timestamp` where that is the event time."""
@@ -76,8 +105,8 @@ def read_ahead(records: DataFrame, schema: StructType, wanted: Needed) -> DataFr
     return records.mapInArrow(read, StructType([*records.schema.fields]).add(AHEAD, DataType.fromDDL(KIND)))
 
 
-def _names(sql: str | None, dialect: str, columns: list[str]) -> dict[str, str] | None:
-    """The columns of the SELECT -> those of the payload; None if it does more than to name them."""
+def _names(sql: str | None, dialect: str, columns: list[str], beside: Collection[str] = ()) -> dict[str, str] | None:
+    """The columns of the SELECT -> those of the payload or beside it; None if it does more than to name them."""
     from sqlglot import exp
 
     if sql is None:
@@ -95,7 +124,7 @@ def _names(sql: str | None, dialect: str, columns: list[str]) -> dict[str, str] 
         column = one.this if isinstance(one, exp.Alias) else one
         if isinstance(column, exp.Star) and not any(column.args.values()):
             names += [(name, name) for name in columns]
-        elif isinstance(column, exp.Column) and _is_only(column, column.name) and column.name in columns:
+        elif isinstance(column, exp.Column) and _is_only(column, column.name) and column.name in {*columns, *beside}:
             names.append((one.alias_or_name, column.name))
         else:
             return None
@@ -125,22 +154,48 @@ def _reading(schema: pa.Schema, wanted: Needed) -> Callable[[Iterable[pa.RecordB
 
         from ematix_flow.streams.packing import as_bytes
 
+        at_once = 0
         for batch in batches:
-            rows = read(batch[VALUE])
-            columns = {name: pc.struct_field(rows, [given]) for name, given in wanted.columns.items()}
-            time = _moment(batch[TIMESTAMP] if wanted.time is None else pc.struct_field(rows, [wanted.time]))
-            table = pa.table({**columns, TIME: time, ERROR: pa.nulls(len(rows))})
-            is_read = pc.and_(rows.is_valid(), time.is_valid())
+            at_once = max(at_once, len(batch))
+            table, is_read = _read(read(batch[VALUE]), batch, wanted)
             rest, places = batch.slice(0, 0), pa.nulls(0, pa.int64())
             if not pc.all(is_read).as_py():
                 is_left = pc.invert(is_read)
                 places = pc.cumulative_sum(is_read.cast(pa.int64())).filter(is_left)
                 table, rest = table.filter(is_read), batch.filter(is_left)
-            left = [pa.concat_arrays([pa.nulls(1, column.type), column]) for column in rest.columns]
-            ahead = marks(as_bytes(table), len(table), places)
+            count = len(table)
+            ahead = marks(as_bytes(wanted.made(table) if wanted.made else table), count, places, at_once)
+            own = len(ahead) - len(rest)
+            left = [
+                pa.concat_arrays([_of_all(name, batch, own), column])
+                for name, column in zip(rest.schema.names, rest.columns, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays([*left, ahead], [*batch.schema.names, AHEAD])
 
     return reading
+
+
+def _read(rows: pa.Array, batch: pa.RecordBatch, wanted: Needed) -> tuple[pa.Table, pa.Array]:
+    """What is needed of all rows, and which of them are plain."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = {name: pc.struct_field(rows, [given]) for name, given in wanted.columns.items()}
+    if wanted.made is None:
+        time = _moment(batch[TIMESTAMP] if wanted.time is None else pc.struct_field(rows, [wanted.time]))
+        return pa.table({**columns, TIME: time, ERROR: pa.nulls(len(rows))}), pc.and_(rows.is_valid(), time.is_valid())
+    beside = {name: batch[given] for name, given in wanted.beside.items()}
+    return pa.table({**columns, **beside}), rows.is_valid()
+
+
+def _of_all(name: str, batch: pa.RecordBatch, rows: int) -> pa.Array:
+    """What rows have that stand for many."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if name == TIMESTAMP:
+        return pa.repeat(pc.max(batch[name]), rows)
+    return pa.repeat(batch[name][0], rows) if name in _PLACE and len(batch) else pa.nulls(rows, batch[name].type)
 
 
 def _moment(column: pa.Array) -> pa.Array:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ematix_flow.sinks.ahead import in_order
 from ematix_flow.state.kernel import TIME, Operator, Step, from_bytes, to_bytes
-from ematix_flow.streams.ahead import in_order
 from ematix_flow.streams.buckets import buckets_of
 from ematix_flow.streams.envelope import ERROR, KEY, PAYLOAD, POSITION, SOURCE
 from ematix_flow.streams.open_windows import note_of

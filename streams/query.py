@@ -82,9 +82,19 @@ class _Transformed:
     read_often: bool = False
 
 
-def plan(spec: PipelineSpec, sources: Sources, session: SparkSession, store: Store, sinks: Mapping[str, Sink]) -> Plan:
-    """Read, decode, transform, operate, count."""
-    branches = branches_of(spec, sources, session)
+def plan(
+    spec: PipelineSpec,
+    sources: Sources,
+    session: SparkSession,
+    store: Store,
+    sinks: Mapping[str, Sink],
+    *,
+    one_by_one: bool = False,
+) -> Plan:
+    """Read, decode, transform, operate, count. Many rows may be one on their way to the only target, unless it has to
+    have them `one_by_one`."""
+    only = next(iter(sinks.values())) if len(sinks) == 1 and not one_by_one else None
+    branches = branches_of(spec, sources, session, only)
     if spec.transform.join is not None:
         return _joined(spec, branches, session, store)
     done = _transformed(spec, branches)

@@ -36,6 +36,7 @@ from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.stopping import asked_to_stop
+from ematix_flow.streams.targets import NeedsRows
 
 if TYPE_CHECKING:
     from pyspark.errors import StreamingQueryException
@@ -154,12 +155,22 @@ def run_stage(
             register(spec.transform.udfs, session)
             register_aggregates(spec.transform.aggregate_udfs, spec.transform.sql, session)
             lookups = Lookups(spec.transform.lookups, memory, session)
-            planned = plan(spec, opened, session, memory, sinks)
-            memory.agree(Definition.of(spec, planned.operator))
-            note_order(planned.rows, memory)
-            runner = Runner(spec, opened, sinks, memory, planned, lookups, watching.on_batch, watching.on_step)
-            tally, runner.flushes = runner.tally, bounded and ending.flush
-            _run(spec, runner, planned, memory, asked, watching.on_start, bounded=bounded)
+
+            def begun(*, one_by_one: bool) -> tuple[Plan, Runner]:
+                planned = plan(spec, opened, session, memory, sinks, one_by_one=one_by_one)
+                memory.agree(Definition.of(spec, planned.operator))
+                note_order(planned.rows, memory)
+                told = watching.on_batch, watching.on_step
+                runner = Runner(spec, opened, sinks, memory, planned, lookups, *told, tally)
+                runner.flushes = bounded and ending.flush
+                _run(spec, runner, planned, memory, asked, watching.on_start, bounded=bounded)
+                return planned, runner
+
+            try:
+                planned, runner = begun(one_by_one=False)
+            except NeedsRows:
+                # The batch, of which nothing is visible, is planned again with the same rows.
+                planned, runner = begun(one_by_one=True)
             if bounded and not asked.is_set() and _moved_at_the_end(spec, runner, ending):
                 _run(spec, runner, planned, memory, asked, watching.on_start, bounded=bounded)
             watermark = runner.watermark
@@ -195,6 +206,10 @@ def _run(
         failure = _ended(query, runner, asked, bounded=bounded)
         if isinstance(runner.failure, Drained):
             return
+        if isinstance(runner.failure, NeedsRows):
+            let_go(runner.failure)
+            _forgotten(query, planned)
+            raise runner.failure
         untouched = runner.failure is None and runner.current == before
         if failure is not None and not (left and untouched and is_slow_start(failure)):
             let_go(runner.failure)

@@ -133,6 +133,7 @@ class Runner:
         lookups: Lookups,
         on_batch: Callable[[BatchReport], None],
         on_step: Callable[[str, int], None],
+        tally: Tally,
     ) -> None:
         self._spec, self._sources, self._store, self._plan, self._lookups = spec, sources, store, plan, lookups
         self._targets: Targets | Lanes = (
@@ -152,7 +153,7 @@ class Runner:
         self._materialised: DataFrame | None = None
         self._started = threading.Event()
         self._draining, self._turn = False, threading.Lock()
-        self.tally = Tally()
+        self.tally = tally
         self.watch = Stopwatch()
         self.consumed = self.kept = 0
         self.latest: int | None = None

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from ematix_flow.sinks.ahead import AHEAD
+from ematix_flow.sinks.ahead import TABLE as READ
 from ematix_flow.sinks.base import EVENT_TIME
 from ematix_flow.state.kernel import GONE, TIME, Operator
-from ematix_flow.streams.ahead import AHEAD
-from ematix_flow.streams.ahead import TABLE as READ
 from ematix_flow.streams.envelope import ERROR, IS_BAD, IS_GOOD, Origin, as_timestamp
 from ematix_flow.streams.observed import timed
 from ematix_flow.streams.packing import (

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ematix_flow.sinks.ahead import AHEAD
 from ematix_flow.sinks.base import (
     AT,
     CHANGE,
@@ -98,6 +99,10 @@ class Staging:
         return self.numbered.count() - self.going.count()
 
 
+class NeedsRows(Exception):
+    """Many rows of the batch came as one, and what is to be done with them takes them one by one."""
+
+
 class Targets:
     """`on_refused` is told the errors of rows that a target does not accept; it raises to have the batch fail."""
 
@@ -130,6 +135,8 @@ class Targets:
     def shaped(self, rows: DataFrame) -> DataFrame:
         """The rows of a streaming plan, as `stage` is to get those of each batch. One target may have its part of
         staging in the plan; what several of them need is kept as it is."""
+        if AHEAD in rows.columns:
+            self._check_tables(rows)
         name, sink = next(iter(self._sinks.items()))
         if len(self._sinks) > 1 or self._ordered or self._refusing:
             return rows
@@ -152,6 +159,8 @@ class Targets:
             staged, seen = self._staged_as_shaped(self._shaped, batch, rows, taken)
             return Staging(rows, counted, rows, None, rows, rows, {self._shaped.name: staged}, {}), seen
         known = self._recalled(batch)
+        if known and AHEAD in rows.columns:
+            raise NeedsRows
         staging = self._staged(batch, rows, known or {}, counted=counted)
         seen = taken()
         if told := {row: reason for row, reason in (known or {}).items() if reason}:
@@ -160,6 +169,14 @@ class Targets:
             staging = self._without_siblings(batch, staging)
         return staging, seen
 
+    def _check_tables(self, rows: DataFrame) -> None:
+        """Workers have made of the rows what the only target takes as it is: nothing may be cast or left out."""
+        self._prepare(rows)
+        fit = fitted(rows, self._tables, self._declared, self._origin)
+        given = {name for name in rows.columns if not name.startswith(OURS)}
+        if fit.tagged or any({*table.fieldNames()} - given for table in self._tables.values()):
+            raise NeedsRows
+
     def _staged_as_shaped(
         self, shaped: Shaped, batch: Batch, rows: DataFrame, taken: Callable[[], Seen]
     ) -> tuple[Staged, Seen]:
@@ -167,6 +184,8 @@ class Targets:
             return shaped.staged(rows, batch), taken()
         if found := shaped.staged_here(rows, batch):
             return found[0], completed(taken(), found[1])
+        if AHEAD in rows.columns:
+            raise NeedsRows
         self.forget()
         rows = self._cached = rows.persist()
         return shaped.staged(rows, batch), seen_again(rows, taken())
@@ -234,6 +253,8 @@ class Targets:
     def _without_refused(self, batch: Batch, staging: Staging) -> Staging:
         """Find what any target refuses, and stage the rest again. It is noted first: after a crash, a target that has
         taken the batch would refuse all of it."""
+        if AHEAD in staging.produced.columns:
+            raise NeedsRows
         found: dict[int, str] = {}
         for name in self._refusing:
             found |= self._sinks[name].refusals(staging.staged[name], batch)
@@ -325,6 +346,7 @@ class Targets:
         gone = [GONE] if GONE in rows.columns and self._declared[name].mode == "merge" else []
         gone += [name for name in (CHANGE, AT, PRESENT, OP, PLACES) if name in rows.columns]
         part = [PART] if PART in rows.columns and self._sinks[name].capabilities.parted else []
+        part += [AHEAD] if AHEAD in rows.columns else []
         return [*part, *order, ROW, *gone] if name in self._refusing or order else part
 
 

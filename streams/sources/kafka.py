@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.sinks import avro, protobuf, protobuf_files
+from ematix_flow.sinks.ahead import AHEAD
 from ematix_flow.sinks.kafka_client import java_properties, librdkafka_properties, needed, opened
 from ematix_flow.sinks.schema_registry import HEADER_BYTES, MAGIC, Schema, registry_of
 from ematix_flow.specs import Source
 from ematix_flow.specs.position import Position
 from ematix_flow.state.home import file_name
 from ematix_flow.state.store import Store
-from ematix_flow.streams.ahead import AHEAD
 from ematix_flow.streams.avro_envelopes import PROBLEM, envelope_texts
 from ematix_flow.streams.avro_reader import avro_columns
 from ematix_flow.streams.decode import Parsed, json_text
@@ -65,8 +65,8 @@ _BACKLOG = 100_000
 # What a record has beyond its payload.
 _BESIDE = ("key", "headers", "topic", "partition", "offset", "timestamp")
 _COMMIT_SECONDS = 10.0
-# Spark reads a batch as fast as records come, and a client asks for more of a partition only when it has handed out what
-# it has: so it should have plenty, and hand out many at once. Java's defaults are a megabyte, 500 records and 64 KiB.
+# A client asks for more of a partition only when it has handed out what it has: so it should have plenty, and hand out
+# many at once. Java's defaults are a megabyte, 500 records and 64 KiB.
 _LARGE_READS = {
     "max.partition.fetch.bytes": 4 << 20,
     "max.poll.records": 20_000,
@@ -389,11 +389,13 @@ def _is_before(ends: Positions) -> Column:
 
 def _wanted(carried: Carried) -> list[str]:
     """What is needed of a record that is left to Spark, because all of it goes through Python."""
-    wanted = [VALUE]
-    wanted += ["topic", "partition", "offset"] if carried.position else []
-    wanted += ["key"] if carried.key else []
+    named = {name[1:] for name in carried.named}
+    wanted = {VALUE} | (named & {*_BESIDE})
+    wanted |= {"topic", "partition", "offset"} if carried.position or carried.number else set()
+    wanted |= {"topic", "partition"} if carried.part else set()
+    wanted |= {"key"} if carried.key else set()
     is_timed = carried.time or carried.position or carried.payload or carried.key
-    return [*wanted, TIMESTAMP] if is_timed else wanted
+    return sorted(wanted | ({TIMESTAMP} if is_timed else set()))
 
 
 def _number(topics: Subscription) -> Column:

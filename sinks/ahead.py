@@ -3,7 +3,7 @@ that were left to Spark follow it, each with its place among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,19 @@ AHEAD = "_flow_ahead"
 TABLE, ROWS, PLACE = "table", "rows", "place"
 KIND = f"struct<{TABLE}: binary, {ROWS}: bigint, {PLACE}: bigint>"
 
+# Spark counts rows when it brings some together for a worker, and knows nothing of their size.
+_TOGETHER_BYTES = 64 << 20
 
-def marks(table: bytes, rows: int, places: pa.Array) -> pa.StructArray:
-    """`AHEAD` of a table of so many rows, and of those that follow it."""
+
+def marks(table: bytes, rows: int, places: pa.Array, at_once: int) -> pa.StructArray:
+    """`AHEAD` of a table of so many rows, and of those that follow it. Before it come empty tables, so many that Spark
+    does not bring more together than fits, if it takes `at_once` rows."""
     import pyarrow as pa
 
-    tables = pa.array([table, *[None] * len(places)], pa.binary())
-    counts = pa.array([rows, *[1] * len(places)], pa.int64())
-    before = pa.concat_arrays([pa.nulls(1, pa.int64()), places])
+    empty = at_once * len(table) // _TOGETHER_BYTES
+    tables = pa.array([*[b""] * empty, table, *[None] * len(places)], pa.binary())
+    counts = pa.array([*[0] * empty, rows, *[1] * len(places)], pa.int64())
+    before = pa.concat_arrays([pa.nulls(empty + 1, pa.int64()), places])
     return pa.StructArray.from_arrays([tables, counts, before], [TABLE, ROWS, PLACE])
 
 
@@ -47,6 +52,14 @@ def in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield _together(block)
 
 
+def unpacked(batches: Iterable[pa.RecordBatch], columns: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """The same as batches of those of these columns that there are; none is empty."""
+    wanted = {*columns, AHEAD}
+    narrow = (batch.select([name for name in batch.schema.names if name in wanted]) for batch in batches)
+    for table in in_order(narrow):
+        yield from table.combine_chunks().to_batches()
+
+
 def _together(block: Sequence[pa.RecordBatch]) -> pa.Table:
     import numpy as np
     import pyarrow as pa
@@ -55,6 +68,8 @@ def _together(block: Sequence[pa.RecordBatch]) -> pa.Table:
     rows = pa.Table.from_batches(block)
     packed: Any = pc.struct_field(rows[AHEAD].slice(0, 1), TABLE)[0]
     judged = rows.slice(1).drop_columns([AHEAD])
+    if not packed.as_buffer().size:
+        return judged
     read = pa.ipc.open_stream(packed.as_buffer()).read_all().select(judged.column_names).cast(judged.schema)
     if not judged.num_rows:
         return read
