@@ -28,6 +28,8 @@ KILLS = int(os.environ.get("EMATIX_FLOW_KILLS", "20"))
 # Before and while a part is sent, when another one may have been committed.
 INSIDE = ("apply/before-sending", "apply/before-commit", "apply/after-commit")
 PARTITIONS, KEYS = 3, 6
+# So many records wait that they come to the target many as one.
+BACKLOG = 120_000
 PER_MINUTE = """
 [transform.window]
 kind = "tumbling"
@@ -84,7 +86,7 @@ class Shop:
             row = json.loads(message.value())
             assert message.key().decode() == row["shop"]
             found[row["shop"]].append(row)
-        if self.operator == "stateless":
+        if self.operator != "stateful":
             ids = {f"s{key}": [i for i in range(self.sent) if i % KEYS == key] for key in range(KEYS)}
             assert {shop: [row["id"] for row in rows] for shop, rows in found.items()} == ids
         else:
@@ -113,11 +115,15 @@ def victim(declaration: str, folder: Path, **more: str) -> "subprocess.Popen[byt
 
 @pytest.mark.parametrize(
     ("operator", "point"),
-    [*(("stateless", point) for point in (*STEPS, *INSIDE)), *(("stateful", point) for point in ("apply", *INSIDE))],
+    [
+        *(("stateless", point) for point in (*STEPS, *INSIDE)),
+        *(("stateful", point) for point in ("apply", *INSIDE)),
+        *(("backlog", point) for point in ("save", "apply", INSIDE[0])),
+    ],
 )
 def test_a_kill_at_any_step_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Path, operator: str, point: str) -> None:
     shop = Shop(kafka, tmp_path, operator)
-    shop.orders(120)
+    shop.orders(BACKLOG if operator == "backlog" else 120)
     kafka.send(shop.source, ["broken"], partition=0, key="k")
     with victim(shop.declaration, tmp_path, **{CRASH_AT: f"{point}@1"}) as process:
         ended = process.wait(240)
@@ -130,11 +136,12 @@ def test_a_kill_at_any_step_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Pa
     assert [(m.key(), m.value()) for m in kafka.read(shop.dead)] == [(b"k", b"broken")]
 
 
+@pytest.mark.parametrize("orders", [44_000, BACKLOG])
 @pytest.mark.parametrize("point", INSIDE[1:])
-def test_the_death_of_a_worker_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Path, point: str) -> None:
+def test_the_death_of_a_worker_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Path, point: str, orders: int) -> None:
     """Batches of several megabytes and more than ten thousand rows, which workers send."""
     shop = Shop(kafka, tmp_path, "stateless", padding=100)
-    shop.orders(44_000)
+    shop.orders(orders)
     with victim(shop.declaration, tmp_path, **{CRASH_AT: f"{point}@1"}) as process:
         # It is an error of the batch and leaves the process alive.
         assert process.wait(240) == 1, process.stderr and process.stderr.read()
