@@ -22,11 +22,21 @@ def json_objects(rows: pa.Table) -> pa.Array:
     10000000.0 for 1.0E7."""
     import pyarrow.compute as pc
 
-    members = []
+    # Texts that are the same for all rows, and columns of texts, in turn: to join them once is most of the work.
+    parts: list[Any] = [""]
     for name in rows.column_names:
-        member = pc.binary_join_element_wise(f",{json.dumps(name, ensure_ascii=False)}:", _text(rows[name]), "")
-        members.append(member.fill_null("") if member.null_count else member)
-    inside = pc.ascii_ltrim(pc.binary_join_element_wise(*members, ""), ",")
+        column = rows[name]
+        begin, text, end = _text(column)
+        member = f",{json.dumps(name, ensure_ascii=False)}:{begin}", text, end
+        if column.null_count:
+            member = "", pc.binary_join_element_wise(*member, "").fill_null(""), ""
+        parts[-1] += member[0]
+        parts += member[1:]
+    if not rows[0].null_count:
+        parts[0], parts[-1] = "{" + parts[0][1:], parts[-1] + "}"
+        return pc.binary_join_element_wise(*parts, "").cast("binary").combine_chunks()
+    # Whichever member is the first one of its row has no comma.
+    inside = pc.ascii_ltrim(pc.binary_join_element_wise(*parts, ""), ",")
     return pc.binary_join_element_wise("{", inside, "}", "").cast("binary").combine_chunks()
 
 
@@ -40,23 +50,25 @@ def _is_writable(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in known)
 
 
-def _text(column: pa.ChunkedArray) -> Any:
+def _text(column: pa.ChunkedArray) -> tuple[str, Any, str]:
+    """Of each value, with what comes before and after it."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_string(column.type):
-        return pc.binary_join_element_wise('"', _escaped(column), '"', "")
+        return '"', _escaped(column), '"'
     if pa.types.is_timestamp(column.type):
         # In UTC; with its zone it would take forty times as long.
-        text = pc.binary_replace_slice(column.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
-        return pc.binary_join_element_wise('"', text, 'Z"' if column.type.tz else '"', "")
+        text = column.cast(pa.timestamp("us")).cast(pa.string())
+        return '"', pc.binary_replace_slice(text, 10, 11, "T"), 'Z"' if column.type.tz else '"'
     text = column.cast(pa.string())
     if pa.types.is_date(column.type):
-        return pc.binary_join_element_wise('"', text, '"', "")
+        return '"', text, '"'
     if pa.types.is_floating(column.type):
         is_whole = pc.invert(pc.match_substring_regex(text, "[.e]"))
-        return pc.if_else(is_whole, pc.binary_join_element_wise(text, ".0", ""), text)
-    return text
+        if pc.any(is_whole).as_py():
+            text = pc.if_else(is_whole, pc.binary_join_element_wise(text, ".0", ""), text)
+    return "", text, ""
 
 
 def _escaped(column: pa.ChunkedArray) -> Any:

@@ -30,7 +30,7 @@ from ematix_flow.streams.lookups import Lookups
 from ematix_flow.streams.needs import jar_groups_of
 from ematix_flow.streams.query import Plan, plan, start
 from ematix_flow.streams.runner import BatchReport, Drained, Runner, Tally, in_all
-from ematix_flow.streams.session import WITH_CHANGES, WITH_PAYLOADS, WITH_STATE, session_for
+from ematix_flow.streams.session import WITH_CHANGES, WITH_PAYLOADS, WITH_RECORDS, WITH_STATE, session_for
 from ematix_flow.streams.source_order import note_order
 from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
@@ -147,6 +147,8 @@ def run_stage(
     if operator := spec.transform.join or spec.transform.window:
         with_payloads = operator.late_data == "dlq" or any(source.kind == "kafka" for source in spec.sources)
         conf |= WITH_STATE | (WITH_PAYLOADS if with_payloads else {})
+    elif any(source.kind == "kafka" for source in spec.sources):
+        conf |= WITH_RECORDS
     conf |= WITH_CHANGES if spec.transform.cdc else {}
     session = session_for(spec.spark, spark=spark, conf=conf, jar_groups=jar_groups_of(spec))
     with spark_errors_in_words():

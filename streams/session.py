@@ -84,6 +84,8 @@ WITH_STATE = {
 """Also set for a pipeline that has a window or a join."""
 WITH_PAYLOADS = {"spark.sql.execution.arrow.maxRecordsPerBatch": "10000"}
 """Also set where payloads come to Python: to be read there, or because late rows are kept with theirs."""
+WITH_RECORDS = {"spark.sql.execution.arrow.maxRecordsPerBatch": "5000"}
+"""Also set for rows of topics without an operator: workers read many records at once, or send them."""
 WITH_CHANGES = {
     # The envelopes of a batch are kept while it runs; making them smaller takes longer than anything it saves.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
