@@ -15,8 +15,9 @@ AHEAD = "_flow_ahead"
 TABLE, ROWS, PLACE = "table", "rows", "place"
 KIND = f"struct<{TABLE}: binary, {ROWS}: bigint, {PLACE}: bigint>"
 
-# Spark counts rows when it brings some together for a worker, and knows nothing of their size.
-_TOGETHER_BYTES = 64 << 20
+# Spark counts rows when it brings some together for a worker, and knows nothing of their size; and while it does, the
+# worker waits.
+_TOGETHER_BYTES = 16 << 20
 
 
 def marks(table: bytes, rows: int, places: pa.Array, at_once: int) -> pa.StructArray:

@@ -217,7 +217,7 @@ def test_no_more_comes_together_than_fits() -> None:
     mark = marks(table, 2000, pa.array([3, 5]), 2000)
     tables = pc.struct_field(mark, TABLE).to_pylist()
     before = tables.index(table)
-    assert (before + 1) * (64 << 20) >= 2000 * len(table)
+    assert (before + 1) * (16 << 20) >= 2000 * len(table)
     assert {*tables[:before]} == {b""}
     assert tables[before + 1 :] == [None, None]
     assert pc.sum(pc.struct_field(mark, ROWS)).as_py() == 2002
