@@ -88,7 +88,6 @@ def observed(rows: DataFrame) -> DataFrame:
 
 def counted(rows: DataFrame, number: int) -> DataFrame:
     """The rows that go into an operator, of which it makes others; these count as the rows of the batch."""
-
     return rows.observe(f"{_INPUT}{number}", _rows(rows).alias("rows"))
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ematix_flow.cdc.changes import opened
+from ematix_flow.sinks.ahead import AHEAD
 from ematix_flow.sinks.base import Sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import Operator
@@ -105,6 +106,8 @@ def plan(
         rows = observed(opened(together(done.branches), spec.transform.cdc))
         return Plan(rows, origin, read_often=True, capture=capture)
     if spec.transform.window is None:
+        if done.batch_transform is not None and AHEAD in done.branches[0].rows.columns:
+            return plan(spec, sources, session, store, sinks, one_by_one=True)
         rows = observed(together(done.branches))
         return Plan(rows, origin, done.batch_transform, read_often=done.read_often)
     if done.batch_transform is not None:

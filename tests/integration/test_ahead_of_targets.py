@@ -150,6 +150,18 @@ def test_few_records_come_the_same_way_by_the_driver(ways: Ways) -> None:
     assert {*range(60)} - {*ids} <= {*ids} | {letter[5] and number for letter in letters("few") for number in range(60)}
 
 
+@pytest.mark.parametrize("target", ["", "topic"])
+def test_nothing_but_bad_records_is_no_row(ways: Ways, target: str) -> None:
+    kafka = ways.topics.kafka
+    topic, place = kafka.new_topic(), kafka.new_topic() if target else ""
+    kafka.send(topic, ["broken", "[1]"])
+    result = ways.run(topic, "ahead", target=place)
+    assert (result.rows_consumed, result.dlq_rows) == (2, {"decode": 2})
+    assert list(result.rows_written.values()) == [0]
+    kafka.send(topic, [record(1, 1)])
+    assert list(ways.run(topic, "ahead", target=place).rows_written.values()) == [1]
+
+
 def test_what_a_table_refuses_is_found_row_by_row(ways: Ways, topic: str) -> None:
     """Some rows of the second batch, in a table with a constraint."""
     for name in ("ahead", "rows"):
