@@ -44,11 +44,13 @@ def awkward(number: int, second: float) -> Value:
 
 
 def fill(kafka: Kafka, topic: str, numbers: range, *, seed: int) -> None:
-    """Rows of a second come together, a few of them awkward, to two partitions; some come twice."""
+    """Rows of a second come together, to two partitions; some come twice. Awkward ones come together, too: where there
+    is one among a few dozen, all of these are left to Spark."""
     chance = random.Random(seed)
     for number in numbers:
         second = number / 100
-        value = awkward(number, second) if chance.random() < 0.1 else record(number, second)
+        is_awkward = chance.random() < (0.4 if number // 100 % 5 == 3 else 0.002)
+        value = awkward(number, second) if is_awkward else record(number, second)
         for _ in range(2 if chance.random() < 0.05 else 1):
             kafka.produce(topic, value, key=f"k{number}", partition=number % 2, timestamp=(BEGIN + number) * 1000)
     kafka.flush()
