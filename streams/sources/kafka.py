@@ -66,12 +66,9 @@ _BACKLOG = 100_000
 _BESIDE = ("key", "headers", "topic", "partition", "offset", "timestamp")
 _COMMIT_SECONDS = 10.0
 # A client asks for more of a partition only when it has handed out what it has: so it should have plenty, and hand out
-# many at once. Java's defaults are a megabyte, 500 records and 64 KiB.
-_LARGE_READS = {
-    "max.partition.fetch.bytes": 4 << 20,
-    "max.poll.records": 20_000,
-    "receive.buffer.bytes": 1 << 20,
-}
+# many at once. Java's defaults are 500 records, 64 KiB and a megabyte of each partition, which it keeps for a while.
+_LARGE_READS = {"max.poll.records": 20_000, "receive.buffer.bytes": 1 << 20}
+_MOST_OF_ONE, _OF_ALL = 4 << 20, 64 << 20
 # What Spark decides, and takes from nobody.
 _SPARKS_OWN = frozenset({"enable.auto.commit", "key.deserializer", "value.deserializer", "interceptor.classes"})
 
@@ -242,7 +239,9 @@ class KafkaSource:
         return self._group
 
     def _options(self, carried: Carried) -> dict[str, str]:
-        properties = {**_LARGE_READS, **java_properties(self._connection)}.items()
+        partitions = sum(map(len, self._there.values()))
+        each = {"max.partition.fetch.bytes": min(_MOST_OF_ONE, max(1 << 20, _OF_ALL // max(partitions, 1)))}
+        properties = {**_LARGE_READS, **each, **java_properties(self._connection)}.items()
         given = {f"kafka.{key}": str(value) for key, value in properties if key not in _SPARKS_OWN}
         given |= self._topics.spark_option
         given |= {
