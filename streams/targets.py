@@ -345,9 +345,9 @@ class Targets:
         order = [EVENT_TIME, ORDER] if name in self._ordered else []
         gone = [GONE] if GONE in rows.columns and self._declared[name].mode == "merge" else []
         gone += [name for name in (CHANGE, AT, PRESENT, OP, PLACES) if name in rows.columns]
-        part = [PART] if PART in rows.columns and self._sinks[name].capabilities.parted else []
-        part += [AHEAD] if AHEAD in rows.columns else []
-        return [*part, *order, ROW, *gone] if name in self._refusing or order else part
+        beside = [PART] if PART in rows.columns and self._sinks[name].capabilities.parted else []
+        beside += [AHEAD] if AHEAD in rows.columns else []
+        return [*beside, *order, ROW, *gone] if name in self._refusing or order else beside
 
 
 def _with_nulls(table: StructType) -> StructType:

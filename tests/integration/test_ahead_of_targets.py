@@ -210,15 +210,17 @@ def test_a_batch_that_is_repeated_the_other_way_is_the_same(
 ) -> None:
     """How many records wait may be another number after a crash."""
     kafka = ways.topics.kafka
-    place = kafka.new_topic() if target else ""
+    place, other = (kafka.new_topic(), kafka.new_topic()) if target else ("", "")
     with monkeypatch.context() as patched:
         patched.setattr(Store, "save", _dying_at(1))
         with pytest.raises(FlowError):
             ways.run(topic, "ahead", target=place)
     ways.run(topic, "ahead", ahead=False, target=place)
-    ways.run(topic, "rows", ahead=False, target=kafka.new_topic() if target else "")
-    if not target:
-        assert ways.rows("ahead") == ways.rows("rows")
+    ways.run(topic, "rows", ahead=False, target=other)
+    if target:
+        assert told(kafka, place) == told(kafka, other) != []
+    else:
+        assert ways.rows("ahead") == ways.rows("rows") != []
     assert letters("ahead") == letters("rows") != []
 
 
