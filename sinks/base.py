@@ -72,6 +72,12 @@ class Capabilities:
     """The modes in which it applies changes of tables, by the place that each has in the log of its source."""
     refuses: bool = False
     """Constraints of the target may refuse single rows, which `refusals` finds."""
+    refuses_rarely: bool = False
+    """The same, but rows come without `ROW` until it happens: then `stage` raises `NeedsRows`."""
+
+    def may_refuse(self, *, one_by_one: bool) -> bool:
+        """Whether rows have to come with `ROW`."""
+        return self.refuses or (self.refuses_rarely and one_by_one)
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,16 @@ class TakesTables(Sink, Protocol):
 
     def tables(self, schema: StructType) -> Made | None:
         """What the workers that read rows of this schema make of them; None if rows have to come one by one."""
+
+
+class NeedsRows(Exception):
+    """What is to be done with the rows of the batch takes them one by one, each with its number, and they did not come
+    so: many of them came as one, or a target that refuses rows rarely refuses one. The batch is planned again."""
+
+    @classmethod
+    def is_in(cls, error: BaseException | None) -> bool:
+        """Whether it ended a batch, here or in a worker."""
+        return isinstance(error, cls) or f"{cls.__module__}.{cls.__name__}" in str(error)
 
 
 _DRIFT_STEP = (

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.errors import FlowError
-from ematix_flow.sinks.base import ROW, Applied, Batch, Capabilities, Staged, TargetRefused, TargetUnavailable
+from ematix_flow.sinks.base import (
+    ROW,
+    Applied,
+    Batch,
+    Capabilities,
+    NeedsRows,
+    Staged,
+    TargetRefused,
+    TargetUnavailable,
+)
 from ematix_flow.sinks.kafka_client import MOST_BYTES, asked, java_properties, missing_topic, topics
+from ematix_flow.sinks.kafka_limits import SIZE, UNKNOWN, limits
 from ematix_flow.sinks.kafka_login import KafkaRefused, Properties
 from ematix_flow.sinks.kafka_records import Payload, are_placed, check_columns, records
 from ematix_flow.sinks.kafka_schemas import WITH_SCHEMAS, registered
@@ -21,11 +31,14 @@ from ematix_flow.specs import Target
 from ematix_flow.state.fence import Fence
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 # How long a record may wait for its broker. Java's default is two minutes, in which nobody hears of the trouble.
 _DELIVERY_MS, _REQUEST_MS = 30_000, 20_000
+# Java's own. Several records together may not be more than a topic takes, either.
+_BATCH_BYTES = 16 << 10
+_COMPRESSION = ("compression.type", "compression.codec")
 TOO_LARGE = "raise max.message.bytes of the topic, or write less per row"
 _WHY = "_flow_why"
 _REFUSALS = ("AuthenticationException", "AuthorizationException", "SslAuthentication")
@@ -36,12 +49,15 @@ class StagedRecords(Staged):
     """In Spark's memory and, where that is full, on its disk."""
 
     records: DataFrame
+    is_beyond: bool = False
+    """One of them is larger than its topic takes."""
 
 
 class KafkaSink:
     capabilities = Capabilities(
         fenced=False,
         transactional=False,
+        refuses_rarely=True,
         modes=frozenset({"append"}),
         visibility="records appear one by one while the batch is applied; "
         'delivery = "exactly_once" writes them in transactions',
@@ -55,6 +71,8 @@ class KafkaSink:
         if are_placed(target):
             self.capabilities = replace(self.capabilities, refuses=True)
         self._check_topic()
+        self._limits = {} if target.topic is None else limits(connection, [target.topic])
+        """What topics take, as far as it was asked and is known."""
 
     def prepare(self, schema: StructType) -> StructType:
         check_columns(schema, self._target, self._connection.payload_format, self._name)
@@ -72,16 +90,20 @@ class KafkaSink:
         self.forget()
         self._held = made.persist()
         with self._unwritable_told():
-            # All columns are kept, and none of them is read again.
-            self._held.select(F.lit(1)).write.format("noop").mode("overwrite").save()
-        return StagedRecords(Path(), records=self._held)
+            # All columns are kept, and hardly a row is read again.
+            beyond = self._held.where(F.col(SIZE) > self._most).select(SIZE).collect()
+        is_beyond = bool(beyond) and self._is_beyond(max(size for (size,) in beyond))
+        if is_beyond and ROW not in made.columns:
+            raise NeedsRows
+        return StagedRecords(Path(), records=self._held, is_beyond=is_beyond)
 
     def refusals(self, staged: Staged, batch: Batch) -> dict[int, str]:
-        return dict(self._misplaced(staged).select(ROW, _WHY).collect())
+        return dict(self._refused(staged).select(ROW, _WHY).collect())
 
     def apply(self, staged: Staged, batch: Batch, fence: Fence) -> Applied:
-        if are_placed(self._target) and (first := self._misplaced(staged).first()):
-            raise TargetRefused(f"{self._user}: {first[_WHY]}", next_step="correct the transform, or create it")
+        is_looked_at = are_placed(self._target) or (isinstance(staged, StagedRecords) and staged.is_beyond)
+        if is_looked_at and (first := self._refused(staged).first()):
+            raise TargetRefused(f"{self._user}: {first[_WHY]}", next_step="correct the transform, or the topic")
         batch.reached("apply/before-sending")
         return Applied(self._sent(staged, batch, fence))
 
@@ -100,6 +122,7 @@ class KafkaSink:
             "request.timeout.ms": _REQUEST_MS,
             "max.block.ms": _DELIVERY_MS,
             "max.request.size": MOST_BYTES,
+            "batch.size": min(_BATCH_BYTES, self._least),
         }
         properties: Properties = ours | java_properties(self._connection)
         # Java wants it to be no less, and `extra` may hold either.
@@ -108,7 +131,7 @@ class KafkaSink:
         try:
             options = {f"kafka.{key}": str(value) for key, value in properties.items()}
             options |= {} if are_placed(self._target) else {"topic": str(self._target.topic)}
-            staged.records.drop(ROW).write.format("kafka").options(**options).save()
+            staged.records.drop(ROW, SIZE).write.format("kafka").options(**options).save()
         except (PySparkException, Py4JJavaError) as error:
             raise self._failure(str(error)) from error
         return True
@@ -134,19 +157,49 @@ class KafkaSink:
         if self._target.topic is not None and self._target.topic not in known:
             raise missing_topic(self._target.topic, known, self._user)
 
-    def _misplaced(self, staged: Staged) -> DataFrame:
-        """The rows that name a topic or a partition that is not there. A producer would wait for it in vain."""
+    @property
+    def _is_compressed(self) -> bool:
+        """Then nobody knows how large a record is in the end."""
+        return any(self._connection.extra.get(name, "none") != "none" for name in _COMPRESSION)
+
+    @property
+    def _most(self) -> int:
+        """How large any record may be, unless it chooses its topic."""
+        if self._is_compressed or self._target.topic_column is not None:
+            return UNKNOWN
+        return self._limits.get(str(self._target.topic), UNKNOWN)
+
+    @property
+    def _least(self) -> int:
+        """What all of the topics take."""
+        return min(self._limits.values(), default=UNKNOWN)
+
+    def _is_beyond(self, largest: int) -> bool:
+        """What a topic takes may have been changed since it was asked."""
+        if largest > self._most:
+            self._limits |= limits(self._connection, list(self._limits))
+        return largest > self._most
+
+    def _refused(self, staged: Staged) -> DataFrame:
+        """The rows that name a topic or a partition that is not there, for which a producer would wait in vain, and
+        those that are larger than their topic takes."""
         from pyspark.sql import functions as F
 
         assert isinstance(staged, StagedRecords)
-        made, (topic, partition) = staged.records, (F.col("topic"), F.col("partition"))
+        made, size = staged.records, F.col(SIZE)
+        if not are_placed(self._target):
+            return made.withColumn(_WHY, _too_large(size, str(self._target.topic), self._most)).where(size > self._most)
+        topic, partition = F.col("topic"), F.col("partition")
         named = [name for (name,) in made.select("topic").distinct().collect()]
         known = asked(self._connection, topics) if named else {}
+        self._limits |= limits(self._connection, [name for name in named if name in known])
         why = F.when(topic.isNull(), F.lit(f"column {self._target.topic_column} is NULL, and names no topic"))
         for name in filter(None, named):
             if name not in known:
                 why = why.when(topic == name, F.lit(f'there is no topic "{name}"'))
                 continue
+            most = UNKNOWN if self._is_compressed else self._limits.get(name, UNKNOWN)
+            why = why.when((topic == name) & (size > most), _too_large(size, name, most))
             there = f", which has the partitions 0 to {known[name] - 1}"
             words = F.concat(F.lit("it is for partition "), partition.cast("string"), F.lit(f" of topic {name}{there}"))
             why = why.when((topic == name) & ~partition.between(0, known[name] - 1), words)
@@ -169,6 +222,13 @@ class KafkaSink:
         if self._held is not None:
             self._held.unpersist()
             self._held = None
+
+
+def _too_large(size: Column, topic: str, most: int) -> Column:
+    from pyspark.sql import functions as F
+
+    taken = f" bytes, and topic {topic} takes no more than {most} (max.message.bytes)"
+    return F.concat(F.lit("the record has "), size.cast("string"), F.lit(taken))
 
 
 def _told(words: str) -> str:

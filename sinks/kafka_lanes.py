@@ -48,13 +48,14 @@ class Fenced:
     """Called at points where a crash is worth a test."""
 
 
-def transactional(connection: KafkaConnection) -> Properties:
+def transactional(connection: KafkaConnection, most: int) -> Properties:
+    """A batch of records, too, has to be no larger than its topic takes."""
     return {
         "transaction.timeout.ms": _TRANSACTION_MS,
         "enable.idempotence": True,
         # Large requests; the commit does not wait for one to be full. A broker takes a megabyte by default.
         "linger.ms": 50,
-        "batch.size": 512 << 10,
+        "batch.size": min(512 << 10, most),
         "batch.num.messages": 100_000,
         "message.max.bytes": MOST_BYTES,
         "queue.buffering.max.messages": 0,

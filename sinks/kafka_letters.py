@@ -11,6 +11,7 @@ from ematix_flow.connections import Connection, KafkaConnection
 from ematix_flow.sinks.base import TargetUnavailable
 from ematix_flow.sinks.kafka_client import asked, missing_topic, topics
 from ematix_flow.sinks.kafka_lanes import Fenced, produced, sent_once, transactional
+from ematix_flow.sinks.kafka_limits import UNKNOWN, limits
 from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.state.dead_letters import DeadLetter
 
@@ -33,6 +34,7 @@ class DeadLetterTopic:
         known = asked(connection, topics)
         if topic not in known:
             raise missing_topic(topic, known, "dead_letter_topic")
+        self._most = limits(connection, [topic]).get(topic, UNKNOWN)
 
     def __call__(
         self, pipeline: str, generation: str, batch: int, letters: Iterable[DeadLetter]
@@ -50,7 +52,7 @@ class DeadLetterTopic:
 
         from confluent_kafka import KafkaError, KafkaException
 
-        fenced = Fenced(transactional(self._connection), pipeline, generation, batch)
+        fenced = Fenced(transactional(self._connection, self._most), pipeline, generation, batch)
         try:
             done = sent_once(fenced, "dead-letters", self._topic, send)
         except KafkaException as error:

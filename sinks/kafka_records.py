@@ -11,9 +11,10 @@ from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.problems import near
 from ematix_flow.sinks import avro, protobuf
 from ematix_flow.sinks.ahead import AHEAD
-from ematix_flow.sinks.base import HIDDEN, PART, ROW, Made
+from ematix_flow.sinks.base import HIDDEN, PART, ROW, Made, NeedsRows
 from ematix_flow.sinks.files import TIMES
 from ematix_flow.sinks.json_writer import are_writable, json_objects
+from ematix_flow.sinks.kafka_limits import MOST_BESIDE, SIZE, size
 from ematix_flow.sinks.schema_registry import Schema
 from ematix_flow.specs import Target
 
@@ -40,7 +41,7 @@ class Payload:
 
 def records(rows: DataFrame, target: Target, payload: Payload) -> DataFrame:
     """Columns `key` and `value`; `headers` if there is a column for them; `topic` and `partition` if rows choose one of
-    the two; and `PART` and `ROW` as they came."""
+    the two; `SIZE`; and `PART` and `ROW` as they came."""
     return rows.select(*[column.alias(name) for name, column in record(rows.schema, target, payload).items()])
 
 
@@ -55,11 +56,13 @@ def record(schema: StructType, target: Target, payload: Payload) -> dict[str, Co
         columns["partition"] = _or_none(target.partition_column, "int")
     if target.headers_column is not None:
         columns["headers"] = _headers(target.headers_column, kinds[target.headers_column])
+    columns[SIZE] = size(columns["key"], columns["value"], columns.get("headers"))
     return columns | {name: F.col(name) for name in (PART, ROW, AHEAD) if name in kinds}
 
 
-def records_ahead(schema: StructType, target: Target) -> Made | None:
-    """Records as workers make them of many rows at once, with a value in JSON; None if it takes Spark to write them."""
+def records_ahead(schema: StructType, target: Target, most: int) -> Made | None:
+    """Records as workers make them of many rows at once, with a value in JSON; None if it takes Spark to write them.
+    They raise `NeedsRows` if one may be larger than `most`."""
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType
 
@@ -70,16 +73,20 @@ def records_ahead(schema: StructType, target: Target) -> Made | None:
         return None
     if not are_writable([values.field(name).type for name in names]):
         return None
-    return partial(_records_of, key, names)
+    return partial(_records_of, key, names, most)
 
 
-def _records_of(key: str | None, names: Sequence[str], rows: pa.Table) -> pa.Table:
+def _records_of(key: str | None, names: Sequence[str], most: int, rows: pa.Table) -> pa.Table:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     keys = pa.nulls(len(rows), pa.binary()) if key is None else rows[key]
     if not pa.types.is_binary(keys.type):
         keys = keys.cast(pa.string()).cast(pa.binary())
-    return pa.table({"key": keys, "value": json_objects(rows.select(names))})
+    values = json_objects(rows.select(names))
+    if sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in (keys, values)) > most - MOST_BESIDE:
+        raise NeedsRows
+    return pa.table({"key": keys, "value": values})
 
 
 def are_placed(target: Target) -> bool:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.ahead import unpacked
-from ematix_flow.sinks.base import PART, Batch, Capabilities, Made, Staged, TargetUnavailable
+from ematix_flow.sinks.base import PART, ROW, Batch, Capabilities, Made, NeedsRows, Staged, TargetUnavailable
 from ematix_flow.sinks.kafka import TOO_LARGE, KafkaSink, StagedRecords
 from ematix_flow.sinks.kafka_lanes import Fenced, produced, sent_once, transactional
+from ematix_flow.sinks.kafka_limits import SIZE
 from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.sinks.kafka_records import are_placed, record, records_ahead
 from ematix_flow.sinks.kafka_schemas import WITH_SCHEMAS
@@ -62,6 +63,7 @@ class TransactionalKafkaSink(KafkaSink):
     capabilities = Capabilities(
         fenced=True,
         transactional=True,
+        refuses_rarely=True,
         parted=True,
         modes=frozenset({"append"}),
         visibility="what one task writes is one Kafka transaction, seen at once by readers with "
@@ -87,7 +89,8 @@ class TransactionalKafkaSink(KafkaSink):
 
     def tables(self, schema: StructType) -> Made | None:
         is_json = self.shapes and self._connection.payload_format == "json"
-        return records_ahead(schema, self._target) if is_json and self._target.headers_column is None else None
+        is_plain = is_json and self._target.headers_column is None
+        return records_ahead(schema, self._target, self._most) if is_plain else None
 
     def stage_shaped(self, shaped: DataFrame | pa.Table, batch: Batch) -> Staged:
         import pyarrow as pa
@@ -95,26 +98,35 @@ class TransactionalKafkaSink(KafkaSink):
         self._whole = False
         if isinstance(shaped, pa.Table):
             self.forget()
-            return Collected(Path(), rows=shaped)
+            return self._here(shaped)
         return self._kept(shaped.drop(_TASK))
 
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
-        """Few rows are brought here at once; Spark would take longer to keep them."""
-        if not batch.is_small or are_placed(self._target):
+        """Few rows are brought here at once; Spark would take longer to keep them. Those that may be refused are looked
+        at again, and so are those that are too large to be brought here."""
+        if not batch.is_small or ROW in rows.columns:
             return super().stage(rows, batch)
         self.forget()
         made = self._made(rows)
         try:
             with self._unwritable_told():
-                return Collected(Path(), rows=_collected(made, self._whole))
+                here = _collected(made, self._whole)
         except Exception as error:
             # What the driver may take of Spark; rows can be large, or become many.
             if "maxResultSize" not in str(error):
                 raise
-            return super().stage(rows, batch)
+            raise NeedsRows from error
+        return self._here(here)
+
+    def _here(self, rows: pa.Table) -> Collected:
+        import pyarrow.compute as pc
+
+        if self._is_beyond(pc.max(rows.column(SIZE)).as_py() or 0):
+            raise NeedsRows
+        return Collected(Path(), rows=rows)
 
     def _sent(self, staged: Staged, batch: Batch, fence: Fence) -> bool:
-        name, properties = f"{fence.pipeline}/{fence.target}", transactional(self._connection)
+        name, properties = f"{fence.pipeline}/{fence.target}", transactional(self._connection, self._least)
         fenced = Fenced(properties, name, fence.generation, fence.batch, batch.reached)
         results = self._results(staged, fenced)
         if failures := [one for one in results if one.failure]:
@@ -131,7 +143,7 @@ class TransactionalKafkaSink(KafkaSink):
         if _bytes_held(made) <= _SMALL_BYTES:
             return _sent_from_here(_collected(made, self._whole), fenced, topic, self._whole)
         parts = made.coalesce(1) if self._whole else made
-        told = parts.mapInArrow(partial(_send, fenced, topic, self._whole), _RESULT).collect()
+        told = parts.drop(ROW, SIZE).mapInArrow(partial(_send, fenced, topic, self._whole), _RESULT).collect()
         return [Sent(*one) for one in told]
 
     def _told(self, code: str, words: str) -> FlowError:

@@ -45,11 +45,14 @@ class Branch:
         return [name for name in self.rows.columns if name.startswith(OURS)]
 
 
-def branches_of(spec: PipelineSpec, sources: Sources, session: SparkSession, sink: Sink | None) -> list[Branch]:
-    """As each source has its rows; those of several carry its name. Many rows may come as one to the sink."""
+def branches_of(
+    spec: PipelineSpec, sources: Sources, session: SparkSession, sink: Sink | None, *, refusing: bool
+) -> list[Branch]:
+    """As each source has its rows; those of several carry its name. Many rows may come as one to the sink; `refusing`
+    says that some target may refuse single ones."""
     sql = "" if spec.transform.join else spec.transform.sql or ""
     asks_for_time = re.search(rf"\b{EVENT_TS}\b", sql, re.IGNORECASE) is not None
-    carried, branches = Carried.by(spec), []
+    carried, branches = Carried.by(spec, refusing=refusing), []
     for source in sources:
         ahead = needed(spec, source.payload_schema)
         if ahead is None and sink is not None:

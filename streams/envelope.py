@@ -20,8 +20,7 @@ from ematix_flow.cdc.changes import RECORD_KEY, TOMBSTONE
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.sinks.ahead import AHEAD, TABLE
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART
-from ematix_flow.specs import PipelineSpec, Target
-from ematix_flow.specs.fields import SQL_KINDS
+from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import GONE
 
 if TYPE_CHECKING:
@@ -79,7 +78,8 @@ class Carried:
     """All that is wanted of a good row, where a source may read many of them at once, before Spark does."""
 
     @classmethod
-    def by(cls, spec: PipelineSpec) -> Carried:
+    def by(cls, spec: PipelineSpec, *, refusing: bool = False) -> Carried:
+        """`refusing` says that some target may refuse single rows."""
         first = spec.transform.join or spec.transform.window
         is_told = spec.transform.on_error != "drop" or (first is not None and first.late_data == "dlq")
         return cls(
@@ -88,18 +88,13 @@ class Carried:
             order=first is None and any(target.mode in {"merge", "scd2"} for target in spec.targets),
             time=first is not None and first.event_time_column == EVENT_TS,
             key=spec.has_dead_letter_topic,
-            number=first is None and any(_may_refuse(target) for target in spec.targets),
+            number=first is None and refusing,
             part=first is None and spec.delivery == "exactly_once",
             several=len(spec.sources) > 1,
             changes=spec.transform.cdc is not None,
             record_key=spec.transform.cdc is not None and spec.transform.cdc.unlisted == "create",
             named=_named(spec),
         )
-
-
-def _may_refuse(target: Target) -> bool:
-    """Rows that a table does not take, or that go where nothing is."""
-    return target.kind in SQL_KINDS or target.topic_column is not None or target.partition_column is not None
 
 
 def _named(spec: PipelineSpec) -> frozenset[str]:

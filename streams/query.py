@@ -64,6 +64,8 @@ class Plan:
     """The SQL looks at the rows of a batch more than once."""
     capture: Capture | None = None
     """Makes changes of tables of the rows of a batch."""
+    one_by_one: bool = False
+    """It is known that a target takes rows only so."""
 
     @property
     def is_row_by_row(self) -> bool:
@@ -95,7 +97,8 @@ def plan(
     """Read, decode, transform, operate, count. Many rows may be one on their way to the only target, unless it has to
     have them `one_by_one`."""
     only = next(iter(sinks.values())) if len(sinks) == 1 and not one_by_one else None
-    branches = branches_of(spec, sources, session, only)
+    refusing = any(sink.capabilities.may_refuse(one_by_one=one_by_one) for sink in sinks.values())
+    branches = branches_of(spec, sources, session, only, refusing=refusing)
     if spec.transform.join is not None:
         return _joined(spec, branches, session, store)
     done = _transformed(spec, branches)

@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ematix_flow.config import resolve_connection
 from ematix_flow.result import RunResult
-from ematix_flow.sinks.base import Sink
+from ematix_flow.sinks.base import NeedsRows, Sink
 from ematix_flow.sinks.opening import dead_letter_topic, open_sink
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.definition import Definition
@@ -36,7 +36,6 @@ from ematix_flow.streams.sources.base import NothingToInfer, StreamSource
 from ematix_flow.streams.sources.opening import open_source
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.stopping import asked_to_stop
-from ematix_flow.streams.targets import NeedsRows
 
 if TYPE_CHECKING:
     from pyspark.errors import StreamingQueryException
@@ -160,6 +159,7 @@ def run_stage(
 
             def begun(*, one_by_one: bool) -> tuple[Plan, Runner]:
                 planned = plan(spec, opened, session, memory, sinks, one_by_one=one_by_one)
+                planned = replace(planned, one_by_one=one_by_one)
                 memory.agree(Definition.of(spec, planned.operator))
                 note_order(planned.rows, memory)
                 told = watching.on_batch, watching.on_step
@@ -208,10 +208,10 @@ def _run(
         failure = _ended(query, runner, asked, bounded=bounded)
         if isinstance(runner.failure, Drained):
             return
-        if isinstance(runner.failure, NeedsRows):
+        if NeedsRows.is_in(runner.failure):
             let_go(runner.failure)
             _forgotten(query, planned)
-            raise runner.failure
+            raise NeedsRows
         untouched = runner.failure is None and runner.current == before
         if failure is not None and not (left and untouched and is_slow_start(failure)):
             let_go(runner.failure)

@@ -139,7 +139,7 @@ class Runner:
         self._targets: Targets | Lanes = (
             Lanes(plan.origin, store, self._set_aside)
             if plan.capture
-            else Targets(spec, sinks, plan.origin, store, self._set_aside)
+            else Targets(spec, sinks, plan.origin, store, self._set_aside, one_by_one=plan.one_by_one)
         )
         self.rows = plan.rows
         """Of the streaming plan, as the runner is to be called with those of each batch."""

@@ -21,6 +21,7 @@ from ematix_flow.sinks.base import (
     PRESENT,
     ROW,
     Batch,
+    NeedsRows,
     Shaping,
     Sink,
     Staged,
@@ -99,10 +100,6 @@ class Staging:
         return self.numbered.count() - self.going.count()
 
 
-class NeedsRows(Exception):
-    """Many rows of the batch came as one, and what is to be done with them takes them one by one."""
-
-
 class Targets:
     """`on_refused` is told the errors of rows that a target does not accept; it raises to have the batch fail."""
 
@@ -114,11 +111,14 @@ class Targets:
         store: Store,
         on_refused: Callable[[list[str]], None],
         table: str = "",
+        *,
+        one_by_one: bool = False,
     ) -> None:
-        """`table` tells the notes of several of them apart."""
+        """`table` tells the notes of several of them apart; `one_by_one` says that `NeedsRows` was raised before."""
+        refuse = {name: sink.capabilities.may_refuse(one_by_one=one_by_one) for name, sink in sinks.items()}
         # A target that may refuse rows comes before those that take everything: then nothing is visible yet.
-        self._sinks = dict(sorted(sinks.items(), key=lambda item: not item[1].capabilities.refuses))
-        self._refusing = [name for name, sink in self._sinks.items() if sink.capabilities.refuses]
+        self._sinks = dict(sorted(sinks.items(), key=lambda item: not refuse[item[0]]))
+        self._refusing = [name for name in self._sinks if refuse[name]]
         self._declared = dict(zip(spec.target_names, spec.targets, strict=True))
         self._ordered = {name for name, target in self._declared.items() if target.mode in {"merge", "scd2"}}
         self._origin, self._store, self._on_refused = origin, store, on_refused
@@ -159,7 +159,7 @@ class Targets:
             staged, seen = self._staged_as_shaped(self._shaped, batch, rows, taken)
             return Staging(rows, counted, rows, None, rows, rows, {self._shaped.name: staged}, {}), seen
         known = self._recalled(batch)
-        if known and AHEAD in rows.columns:
+        if known and (AHEAD in rows.columns or not self._refusing):
             raise NeedsRows
         staging = self._staged(batch, rows, known or {}, counted=counted)
         seen = taken()

@@ -127,21 +127,6 @@ def test_a_row_for_a_place_that_is_not_there_is_a_bad_row(topics: Topics, delive
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_how_large_a_record_may_be_is_for_its_topic_to_say(topics: Topics, delivery: str) -> None:
-    kafka = topics.kafka
-    source, small = kafka.new_topic(), kafka.new_topic(max_message_bytes="2000")
-    kafka.send(source, numbered([1]))
-    top = f'delivery = "{delivery}"'
-    with pytest.raises(KafkaRefused, match=r"larger|too large") as refused:
-        topics.run(source, sql="SELECT id, repeat('x', 3000) AS note FROM source", target=small, top=top)
-    assert refused.value.next_step == "raise max.message.bytes of the topic, or write less per row"
-    wide = kafka.new_topic(max_message_bytes="4000000")
-    sql = "SELECT id, repeat('x', 3000000) AS note FROM source"
-    assert topics.run(source, sql=sql, target=wide, top=top, name="wide").rows_written == {wide: 1}
-    assert [len(row["note"]) for row in kafka.values(wide)] == [3_000_000]
-
-
-@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_extra_properties_are_for_both_ends(topics: Topics, delivery: str) -> None:
     kafka = topics.kafka
     source, target = kafka.new_topic(), kafka.new_topic()
