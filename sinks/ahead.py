@@ -18,6 +18,7 @@ KIND = f"struct<{TABLE}: binary, {ROWS}: bigint, {PLACE}: bigint>"
 # Spark counts rows when it brings some together for a worker, and knows nothing of their size; and while it does, the
 # worker waits.
 _TOGETHER_BYTES = 16 << 20
+_NO_TABLE = -1
 
 
 def marks(table: bytes, rows: int, places: pa.Array, at_once: int) -> pa.StructArray:
@@ -42,13 +43,16 @@ def in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         if AHEAD not in batch.schema.names:
             yield pa.Table.from_batches([batch])
             continue
-        is_first = pc.is_valid(pc.struct_field(batch[AHEAD], TABLE)).to_numpy(zero_copy_only=False)
-        begins = is_first.nonzero()[0].tolist()
+        sizes = pc.fill_null(pc.binary_length(pc.struct_field(batch[AHEAD], TABLE)), _NO_TABLE).to_pylist()
+        begins = [place for place, size in enumerate(sizes) if size != _NO_TABLE]
         for begin, end in pairwise([0, *begins, len(batch)]):
-            if block and begin < end and is_first[begin]:
+            # The empty tables are more than all others.
+            if begin == end or (sizes[begin] == 0 and end == begin + 1):
+                continue
+            if block and sizes[begin] != _NO_TABLE:
                 yield _together(block)
                 block = []
-            block += [batch.slice(begin, end - begin)] if begin < end else []
+            block.append(batch.slice(begin, end - begin))
     if block:
         yield _together(block)
 

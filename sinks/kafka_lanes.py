@@ -60,6 +60,8 @@ def transactional(connection: KafkaConnection, most: int) -> Properties:
         "message.max.bytes": MOST_BYTES,
         "queue.buffering.max.messages": 0,
         "queue.buffering.max.kbytes": 64 << 10,
+        # The commit tells whether all is there.
+        "delivery.report.only.error": True,
         **librdkafka_properties(connection),
     }
 
