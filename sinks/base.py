@@ -109,6 +109,8 @@ class Staged:
 
     folder: Path
     columns: tuple[str, ...] = ()
+    uncounted: int = 0
+    """Rows that Spark has not counted, because the workers that read them have staged them as well."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,32 @@ class TakesTables(Sink, Protocol):
 
     def tables(self, schema: StructType) -> Made | None:
         """What the workers that read rows of this schema make of them; None if rows have to come one by one."""
+
+
+class Taker(Protocol):
+    """Stages what one task has read, in the worker that read it."""
+
+    def take(self, part: str, made: pa.Table) -> None:
+        """All rows of a batch of Arrow's, which are of one part, see `PART`."""
+
+    def leave(self) -> None:
+        """Not all of the rows can be read here. The sink has the batch read once more, and handed on."""
+
+    def is_left(self) -> bool:
+        """Whether that will happen anyway."""
+
+
+Taking = Callable[[], Taker | None]
+"""Called in a worker as a task begins; None if its rows are to be handed on."""
+
+
+@runtime_checkable
+class TakesThere(TakesTables, Protocol):
+    """A sink that can also stage rows where they are read."""
+
+    @property
+    def taking(self) -> Taking:
+        """For the workers."""
 
 
 class NeedsRows(Exception):

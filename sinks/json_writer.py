@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ def _text(column: pa.ChunkedArray) -> tuple[str, Any, str]:
     if pa.types.is_date(column.type):
         return '"', text, '"'
     if pa.types.is_floating(column.type):
-        is_whole = pc.invert(pc.match_substring_regex(text, "[.e]"))
+        is_whole = pc.invert(pc.or_(pc.match_substring(text, "."), pc.match_substring(text, "e")))
         if pc.any(is_whole).as_py():
             text = pc.if_else(is_whole, pc.binary_join_element_wise(text, ".0", ""), text)
     return "", text, ""
@@ -75,8 +76,20 @@ def _escaped(column: pa.ChunkedArray) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    to_escape = pc.match_substring_regex(column, _TO_ESCAPE)
-    if not pc.any(to_escape).as_py():
+    # All texts at once take a third of the time of one after the other.
+    if not any(re.search(_TO_ESCAPE.encode(), _bytes(chunk)) for chunk in column.chunks):
         return column
+    to_escape = pc.match_substring_regex(column, _TO_ESCAPE)
     written = [json.dumps(text, ensure_ascii=False)[1:-1] for text in column.filter(to_escape).to_pylist()]
     return pc.replace_with_mask(column.combine_chunks(), to_escape.combine_chunks(), pa.array(written, column.type))
+
+
+def _bytes(texts: pa.Array) -> memoryview:
+    """All of them in a row, as they lie in memory; those of NULLs may be among them."""
+    import numpy as np
+
+    _, places, content = texts.buffers()
+    if content is None or not len(texts):
+        return memoryview(b"")
+    ends = np.frombuffer(places, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return memoryview(content)[ends[0] : ends[-1]]

@@ -8,17 +8,18 @@ nobody reads by; Kafka shows records and fence together or not at all.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ematix_flow.connections import KafkaConnection
 from ematix_flow.sinks.kafka_client import MOST_BYTES, librdkafka_properties, opened
-from ematix_flow.sinks.kafka_login import Properties
+from ematix_flow.sinks.kafka_login import KafkaRefused, Properties
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from confluent_kafka import Consumer, KafkaError, Producer
 
 # Longer than any part should take, shorter than brokers allow by default. Readers wait as long if the process dies and
@@ -29,8 +30,10 @@ _CALL_SECONDS = 30.0
 _HANGING_SECONDS = _CALL_SECONDS + 5
 _TRIES = 3
 # A producer has threads and memory, and a worker meets all partitions of a topic in turn.
-_MOST_KEPT = 16
+MOST_KEPT = 16
 _TAKEN_OVER = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_STATE"})
+
+RECORD = ("key", "value", "headers", "topic", "partition")
 
 _kept: dict[str, Lane] = {}
 
@@ -46,6 +49,15 @@ class Fenced:
     batch: int
     reached: Callable[[str], None] = lambda _: None
     """Called at points where a crash is worth a test."""
+
+
+class Sent(NamedTuple):
+    """What became of a part."""
+
+    part: str
+    done: bool
+    code: str = ""
+    failure: str = ""
 
 
 def transactional(connection: KafkaConnection, most: int) -> Properties:
@@ -69,9 +81,13 @@ def transactional(connection: KafkaConnection, most: int) -> Properties:
 class Lane:
     """The producer of one part. It stays open between batches, because opening it takes longer than a small batch."""
 
+    is_open = False
+    """It is in a transaction."""
+
     def __init__(self, fenced: Fenced, name: str, topic: str) -> None:
         from confluent_kafka import Consumer, Producer, TopicPartition
 
+        self.name = name
         group = {"group.id": f"{name}/{fenced.generation}", "enable.auto.commit": False}
         readable = {"isolation.level": "read_committed"}
         self.generation = fenced.generation
@@ -91,6 +107,21 @@ class Lane:
         (found,) = fence()
         self.last = int(found.offset)
         """The newest batch that is there, or a number below zero."""
+
+    @contextmanager
+    def dropped_if_it_fails(self) -> Iterator[None]:
+        """Nobody knows what state it is in then; who opens it next ends what it has open."""
+        try:
+            yield
+        except BaseException:
+            _drop(self.name)
+            raise
+
+    def abort(self) -> None:
+        """What it has sent is never seen."""
+        with self.dropped_if_it_fails():
+            patiently(partial(self.producer.abort_transaction, _CALL_SECONDS))
+            self.is_open = False
 
     def close(self) -> None:
         """Not waited for: what ended a lane may keep it from ending."""
@@ -112,48 +143,83 @@ def _end(producer: Producer, group: Consumer) -> None:
 
 def sent_once(fenced: Fenced, part: str, topic: str, send: Callable[[Producer], None]) -> bool:
     """Send a part in one transaction with its fence, which is kept in `topic`. False if it is there already."""
-    name = f"ematix-flow/{fenced.name}/{part}"
-    try:
-        lane = _begun(fenced, name, topic)
-        if lane is None:
-            return False
+    lane = begun(fenced, part, topic)
+    if lane is None:
+        return False
+    with lane.dropped_if_it_fails():
         send(lane.producer)
-        fenced.reached("apply/before-commit")
+    return committed(lane, fenced.batch, fenced.reached)
+
+
+def committed(lane: Lane, batch: int, reached: Callable[[str], None]) -> bool:
+    with lane.dropped_if_it_fails():
+        reached("apply/before-commit")
         patiently(partial(lane.producer.commit_transaction, _CALL_SECONDS))
-        fenced.reached("apply/after-commit")
-        lane.last = fenced.batch
-    except BaseException:
-        # Nobody knows what state it is in; who opens it next ends what it has open.
-        _drop(name)
-        raise
+        reached("apply/after-commit")
+        lane.is_open, lane.last = False, batch
     return True
 
 
-def _begun(fenced: Fenced, name: str, topic: str) -> Lane | None:
+def attempted(part: str, send: Callable[[], bool]) -> Sent:
+    """A failure is told, not raised: Spark would try again at once, and bury the words."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return Sent(part, send())
+    except KafkaException as error:
+        return Sent(part, False, error.args[0].name(), error.args[0].str())
+    except KafkaRefused as error:
+        return Sent(part, False, error.code, error.found)
+
+
+def begun(fenced: Fenced, part: str, topic: str) -> Lane | None:
     """A lane in a transaction that holds the fence; None if it is there already. The fence comes first, because Kafka
     answers it: a producer whose name another worker has taken over meanwhile hears of it before it took any row."""
     from confluent_kafka import KafkaException, TopicPartition
 
+    name = f"ematix-flow/{fenced.name}/{part}"
     for left in reversed(range(_TRIES)):
         lane = _kept.get(name)
-        if lane is None or lane.generation != fenced.generation:
+        if lane is None or lane.is_open or lane.generation != fenced.generation:
             _drop(name)
             lane = Lane(fenced, name, topic)
-            _keep(name, lane)
+            _keep(lane)
         if lane.last >= fenced.batch:
             return None
         mark = [TopicPartition(topic, 0, fenced.batch)]
         try:
+            # It is asked now and then whether a login has to be renewed; between records that would cost a tenth.
+            lane.producer.poll(0)
             lane.producer.begin_transaction()
             reader = lane.group.consumer_group_metadata()
             patiently(partial(lane.producer.send_offsets_to_transaction, mark, reader, _CALL_SECONDS))
-        except KafkaException as error:
+        except BaseException as error:
             _drop(name)
-            if not left or not _is_taken_over(error.args[0]):
+            if not left or not isinstance(error, KafkaException) or not _is_taken_over(error.args[0]):
                 raise
         else:
+            lane.is_open = True
             return lane
     raise AssertionError("the last try returns or raises")
+
+
+def produced_all(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
+    """Records with some of the columns `RECORD`, as they name their topics, or to this one."""
+    given = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    nothing: list[None] = [None] * batch.num_rows
+    if given.keys() == {"key", "value"}:
+        # Each call counts: this is where most of the time goes.
+        produce = producer.produce
+        for key, value in zip(given["key"], given["value"], strict=True):
+            try:
+                produce(topic, value, key)
+            except BufferError:
+                produced(producer, topic, value, key)
+    else:
+        columns = [given.get(name, nothing) for name in RECORD]
+        for key, value, headers, placed, partition in zip(*columns, strict=True):
+            told = [(one["key"], one["value"]) for one in headers or ()]
+            produced(producer, placed or topic, value, key, -1 if partition is None else partition, headers=told)
 
 
 def produced(producer: Producer, *record: Any, **more: Any) -> None:
@@ -206,10 +272,11 @@ def _is_taken_over(error: KafkaError) -> bool:
     return bool(error.fatal()) or error.name() in _TAKEN_OVER
 
 
-def _keep(name: str, lane: Lane) -> None:
-    while len(_kept) >= _MOST_KEPT:
-        _drop(next(iter(_kept)))
-    _kept[name] = lane
+def _keep(lane: Lane) -> None:
+    idle = [name for name, one in _kept.items() if not one.is_open]
+    for name in idle[: max(0, len(_kept) + 1 - MOST_KEPT)]:
+        _drop(name)
+    _kept[lane.name] = lane
 
 
 def _drop(name: str) -> None:

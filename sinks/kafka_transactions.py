@@ -13,13 +13,32 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import FlowError
-from ematix_flow.sinks.ahead import unpacked
-from ematix_flow.sinks.base import PART, ROW, Batch, Capabilities, Made, NeedsRows, Staged, TargetUnavailable
+from ematix_flow.sinks.ahead import AHEAD, unpacked
+from ematix_flow.sinks.base import (
+    PART,
+    ROW,
+    Batch,
+    Capabilities,
+    Made,
+    NeedsRows,
+    Staged,
+    Taking,
+    TargetUnavailable,
+)
 from ematix_flow.sinks.kafka import TOO_LARGE, KafkaSink, StagedRecords
-from ematix_flow.sinks.kafka_lanes import Fenced, produced, sent_once, transactional
+from ematix_flow.sinks.kafka_directly import Directly, Workers
+from ematix_flow.sinks.kafka_lanes import (
+    RECORD,
+    Fenced,
+    Sent,
+    attempted,
+    produced_all,
+    sent_once,
+    transactional,
+)
 from ematix_flow.sinks.kafka_limits import SIZE
 from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.sinks.kafka_records import are_placed, record, records_ahead
@@ -36,11 +55,12 @@ _RESULT = "part string, done boolean, code string, failure string"
 _MAY_SHUFFLE = re.compile(
     "Join|Aggregate|Sort|Window|Distinct|Deduplicate|Repartition|Rebalance|Limit|Offset|Tail|Intersect|Except|CoGroup"
 )
-_RECORD = ("key", "value", "headers", "topic", "partition")
 _TASK = "_flow_task"
 # A batch that is no larger is sent by the driver: workers would take longer to begin, and to take over from each other.
 _SMALL_BYTES = 1 << 20
 _AT_ONCE = 8
+# Large batches between one that could not be sent ahead, which cost up to a second reading, and the next try.
+_PAUSE = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +70,11 @@ class Collected(Staged):
     rows: pa.Table
 
 
-class Sent(NamedTuple):
-    """What became of a part."""
+@dataclass(frozen=True, kw_only=True)
+class SentAhead(Staged):
+    """In transactions that workers hold open."""
 
-    part: str
-    done: bool
-    code: str
-    failure: str
+    workers: Workers
 
 
 class TransactionalKafkaSink(KafkaSink):
@@ -70,6 +88,9 @@ class TransactionalKafkaSink(KafkaSink):
         "isolation.level = read_committed",
     )
     _whole = False
+    _workers: Workers | None = None
+    _pause = 0
+    """How many large batches are not sent ahead from now on."""
 
     def _made(self, rows: DataFrame) -> DataFrame:
         made = super()._made(rows)
@@ -92,6 +113,10 @@ class TransactionalKafkaSink(KafkaSink):
         is_plain = is_json and self._target.headers_column is None
         return records_ahead(schema, self._target, self._most) if is_plain else None
 
+    @property
+    def taking(self) -> Taking:
+        return Directly(transactional(self._connection, self._least), str(self._target.topic))
+
     def stage_shaped(self, shaped: DataFrame | pa.Table, batch: Batch) -> Staged:
         import pyarrow as pa
 
@@ -99,7 +124,26 @@ class TransactionalKafkaSink(KafkaSink):
         if isinstance(shaped, pa.Table):
             self.forget()
             return self._here(shaped)
-        return self._kept(shaped.drop(_TASK))
+        return self._sent_ahead(shaped, batch) or self._kept(shaped.drop(_TASK))
+
+    def _sent_ahead(self, shaped: DataFrame, batch: Batch) -> Staged | None:
+        """By the workers that read the rows; None if they have to go another way."""
+        context = shaped.sparkSession.sparkContext
+        if AHEAD not in shaped.columns or not context.master.startswith("local"):
+            return None
+        self._pause = max(0, self._pause - 1)
+        if self._pause:
+            return None
+        self.forget()
+        fenced = self._fenced(batch, batch.fence(self._name))
+        self._workers = Workers(fenced, int(str(fenced.properties["transaction.timeout.ms"])))
+        with self._workers.asked(context):
+            shaped.write.format("noop").mode("overwrite").save()
+        rows = self._workers.rows()
+        if rows is None:
+            self._pause = _PAUSE
+            return None
+        return SentAhead(Path(), workers=self._workers, uncounted=rows)
 
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
         """Few rows are brought here at once; Spark would take longer to keep them. Those that may be refused are looked
@@ -126,15 +170,25 @@ class TransactionalKafkaSink(KafkaSink):
         return Collected(Path(), rows=rows)
 
     def _sent(self, staged: Staged, batch: Batch, fence: Fence) -> bool:
-        name, properties = f"{fence.pipeline}/{fence.target}", transactional(self._connection, self._least)
-        fenced = Fenced(properties, name, fence.generation, fence.batch, batch.reached)
-        results = self._results(staged, fenced)
+        results = self._results(staged, self._fenced(batch, fence))
         if failures := [one for one in results if one.failure]:
             raise self._told(failures[0].code, failures[0].failure)
         return not results or any(one.done for one in results)
 
+    def _fenced(self, batch: Batch, fence: Fence) -> Fenced:
+        name, properties = f"{fence.pipeline}/{fence.target}", transactional(self._connection, self._least)
+        return Fenced(properties, name, fence.generation, fence.batch, batch.reached)
+
+    def forget(self) -> None:
+        super().forget()
+        if self._workers is not None:
+            self._workers.abort()
+            self._workers = None
+
     def _results(self, staged: Staged, fenced: Fenced) -> list[Sent]:
         topic = self._target.topic
+        if isinstance(staged, SentAhead):
+            return staged.workers.commit(fenced.reached)
         if isinstance(staged, Collected):
             return _sent_from_here(staged.rows, fenced, topic, self._whole)
         assert isinstance(staged, StagedRecords)
@@ -230,19 +284,11 @@ def _send(
 
 
 def _sent(fenced: Fenced, topic: str, part: str, batches: Iterable[pa.RecordBatch]) -> Sent:
-    """A failure is told, not raised: Spark would try again at once, and bury the words."""
-    from confluent_kafka import KafkaException
-
     def send(producer: Producer) -> None:
-        for batch in unpacked(batches, _RECORD):
-            _produce(producer, topic, batch)
+        for batch in unpacked(batches, RECORD):
+            produced_all(producer, topic, batch)
 
-    try:
-        return Sent(part, sent_once(fenced, part, topic, send), "", "")
-    except KafkaException as error:
-        return Sent(part, False, error.args[0].name(), error.args[0].str())
-    except KafkaRefused as error:
-        return Sent(part, False, error.code, error.found)
+    return attempted(part, partial(sent_once, fenced, part, topic, send))
 
 
 def _topic(first: pa.RecordBatch) -> str:
@@ -254,22 +300,3 @@ def _part(first: pa.RecordBatch, task: int) -> str:
     if PART in first.schema.names and first.column(PART)[0].is_valid:
         return str(first.column(PART)[0].as_py())
     return f"task-{task}"
-
-
-def _produce(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
-    given = {name: batch.column(name).to_pylist() for name in batch.schema.names}
-    nothing: list[None] = [None] * batch.num_rows
-    if given.keys() == {"key", "value"}:
-        # Each call counts: this is where most of the time goes.
-        produce = producer.produce
-        for key, value in zip(given["key"], given["value"], strict=True):
-            try:
-                produce(topic, value, key)
-            except BufferError:
-                produced(producer, topic, value, key)
-    else:
-        columns = [given.get(name, nothing) for name in _RECORD]
-        for key, value, headers, placed, partition in zip(*columns, strict=True):
-            told = [(one["key"], one["value"]) for one in headers or ()]
-            produced(producer, placed or topic, value, key, -1 if partition is None else partition, headers=told)
-    producer.poll(0)

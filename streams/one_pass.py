@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.ahead import AHEAD, KIND, marks
-from ematix_flow.sinks.base import Made, Sink, TakesTables
+from ematix_flow.sinks.base import Made, Sink, TakesTables, TakesThere, Taking
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.specs.window import BY_ANOTHER, Window
 from ematix_flow.state.kernel import TIME
@@ -46,6 +46,8 @@ class Needed:
     """Its names -> those of the record."""
     made: Made | None = None
     """What a target needs of rows with these columns; without it, they go to a window."""
+    taking: Taking | None = None
+    """How the target may have it where it is made."""
 
 
 def needed(spec: PipelineSpec, schema: StructType) -> Needed | None:
@@ -92,7 +94,8 @@ def needed_by(sink: Sink, spec: PipelineSpec, schema: StructType) -> Needed | No
     made = sink.tables(StructType([StructField(name, kinds[given]) for name, given in names.items()]))
     columns = {name: given for name, given in names.items() if given in schema.names}
     beside = {name: given[1:] for name, given in names.items() if given not in schema.names}
-    return None if made is None else Needed(columns, beside=beside, made=made)
+    taking = sink.taking if isinstance(sink, TakesThere) else None
+    return None if made is None else Needed(columns, beside=beside, made=made, taking=taking)
 
 
 def read_ahead(records: DataFrame, schema: StructType, wanted: Needed) -> DataFrame:
@@ -154,17 +157,29 @@ def _reading(schema: pa.Schema, wanted: Needed) -> Callable[[Iterable[pa.RecordB
 
         from ematix_flow.streams.packing import as_bytes
 
+        taker = wanted.taking() if wanted.taking else None
         at_once = 0
         for batch in batches:
+            if taker is not None and taker.is_left():
+                # Spark may not like a task that does not take all of its rows.
+                continue
             at_once = max(at_once, len(batch))
             table, is_read = _read(read(batch[VALUE]), batch, wanted)
             rest, places = batch.slice(0, 0), pa.nulls(0, pa.int64())
             if not pc.all(is_read).as_py():
+                if taker is not None:
+                    taker.leave()
+                    continue
                 is_left = pc.invert(is_read)
                 places = pc.cumulative_sum(is_read.cast(pa.int64())).filter(is_left)
                 table, rest = table.filter(is_read), batch.filter(is_left)
             count = len(table)
-            ahead = marks(as_bytes(wanted.made(table) if wanted.made else table), count, places, at_once)
+            made = wanted.made(table) if wanted.made else table
+            if taker is None:
+                ahead = marks(as_bytes(made), count, places, at_once)
+            else:
+                taker.take(_part(batch), made)
+                ahead = marks(b"", 0, places, at_once)
             own = len(ahead) - len(rest)
             left = [
                 pa.concat_arrays([_of_all(name, batch, own), column])
@@ -186,6 +201,11 @@ def _read(rows: pa.Array, batch: pa.RecordBatch, wanted: Needed) -> tuple[pa.Tab
         return pa.table({**columns, TIME: time, ERROR: pa.nulls(len(rows))}), pc.and_(rows.is_valid(), time.is_valid())
     beside = {name: batch[given] for name, given in wanted.beside.items()}
     return pa.table({**columns, **beside}), rows.is_valid()
+
+
+def _part(batch: pa.RecordBatch) -> str:
+    """As the source names it, see `PART`."""
+    return "/".join(str(batch[name][0]) for name in _PLACE)
 
 
 def _of_all(name: str, batch: pa.RecordBatch, rows: int) -> pa.Array:

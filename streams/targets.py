@@ -181,7 +181,8 @@ class Targets:
         self, shaped: Shaped, batch: Batch, rows: DataFrame, taken: Callable[[], Seen]
     ) -> tuple[Staged, Seen]:
         if not batch.is_small:
-            return shaped.staged(rows, batch), taken()
+            staged, seen = shaped.staged(rows, batch), taken()
+            return staged, replace(seen, rows=seen.rows + staged.uncounted, kept=seen.kept + staged.uncounted)
         if found := shaped.staged_here(rows, batch):
             return found[0], completed(taken(), found[1])
         if AHEAD in rows.columns:

@@ -67,7 +67,9 @@ _BESIDE = ("key", "headers", "topic", "partition", "offset", "timestamp")
 _COMMIT_SECONDS = 10.0
 # A client asks for more of a partition only when it has handed out what it has: so it should have plenty, and hand out
 # many at once. Java's defaults are 500 records, 64 KiB and a megabyte of each partition, which it keeps for a while.
-_LARGE_READS = {"max.poll.records": 20_000, "receive.buffer.bytes": 1 << 20}
+# At the end of a partition, a client that has all asks for more before it hands out what it has; and Spark, which then
+# asks where the end is, is answered only after the half second in which a broker may wait for a record.
+_READS = {"max.poll.records": 20_000, "receive.buffer.bytes": 1 << 20, "fetch.max.wait.ms": 10}
 _MOST_OF_ONE, _OF_ALL = 4 << 20, 64 << 20
 # What Spark decides, and takes from nobody.
 _SPARKS_OWN = frozenset({"enable.auto.commit", "key.deserializer", "value.deserializer", "interceptor.classes"})
@@ -241,7 +243,7 @@ class KafkaSource:
     def _options(self, carried: Carried) -> dict[str, str]:
         partitions = sum(map(len, self._there.values()))
         each = {"max.partition.fetch.bytes": min(_MOST_OF_ONE, max(1 << 20, _OF_ALL // max(partitions, 1)))}
-        properties = {**_LARGE_READS, **each, **java_properties(self._connection)}.items()
+        properties = {**_READS, **each, **java_properties(self._connection)}.items()
         given = {f"kafka.{key}": str(value) for key, value in properties if key not in _SPARKS_OWN}
         given |= self._topics.spark_option
         given |= {
