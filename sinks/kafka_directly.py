@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -58,8 +58,12 @@ class Outbox:
         self.asked = asked
         self.lanes: dict[str, Lane | None] = {}
         """By part; None where the fence was there already."""
-        self.rows = 0
+        self.rows: Counter[str] = Counter()
+        """By part."""
         self.is_over = False
+
+    def counted(self) -> Counter[str]:
+        return self.rows
 
     def commit(self, reached: Callable[[str], None]) -> list[Sent]:
         self.is_over = True
@@ -121,8 +125,8 @@ class Taker:
         try:
             if time.time() > self._asked.until or not self._taken(part, records):
                 self.leave()
-        except (KafkaException, KafkaRefused):
-            # It is tried again the other way, and told there.
+        except (KafkaException, KafkaRefused, OSError):
+            # It is tried again the other way, and told there. A socket may not be had where its path would be too long.
             self.leave()
 
     def _taken(self, part: str, records: pa.Table) -> bool:
@@ -139,14 +143,14 @@ class Taker:
             with lane.dropped_if_it_fails():
                 for batch in records.to_batches():
                     produced_all(lane.producer, self._how.topic, batch)
-        outbox.rows += len(records)
+        outbox.rows[part] += len(records)
         return True
 
 
 def _opened(asked: Asked) -> Outbox:
     """With a thread that hears what is to become of it."""
-    outbox = _outboxes[asked.folder] = Outbox(asked)
     listener = Listener(str(Path(asked.folder, str(os.getpid()))), "AF_UNIX")
+    outbox = _outboxes[asked.folder] = Outbox(asked)
     threading.Thread(target=_serve, args=(listener, outbox), daemon=True).start()
     return outbox
 
@@ -155,8 +159,8 @@ def _serve(listener: Listener, outbox: Outbox) -> None:
     with listener:
         while not outbox.is_over:
             with suppress(OSError, EOFError), listener.accept() as connection:
-                connection.send(pickle.loads(connection.recv_bytes())(outbox))
-    del _outboxes[outbox.asked.folder]
+                connection.send(connection.recv()(outbox))
+    _outboxes.pop(outbox.asked.folder, None)
 
 
 class Workers:
@@ -165,12 +169,12 @@ class Workers:
     def __init__(self, fenced: Fenced, time_ms: int) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ematix-flow-"))
         until = time.time() + time_ms / 1000 * _SHARE
-        self._asked = Asked(fenced.name, fenced.generation, fenced.batch, str(self._folder), until)
+        self.told = Asked(fenced.name, fenced.generation, fenced.batch, str(self._folder), until)
 
     @contextmanager
     def asked(self, context: SparkContext) -> Iterator[None]:
         """Spark jobs that this thread starts meanwhile send what they read."""
-        context.setLocalProperty(_ASKED, json.dumps(asdict(self._asked)))
+        context.setLocalProperty(_ASKED, json.dumps(asdict(self.told)))
         try:
             yield
         finally:
@@ -178,13 +182,16 @@ class Workers:
 
     def rows(self) -> int | None:
         """How many are ready to be committed; None if it cannot be all of the batch."""
-        if Path(self._folder, _LEFT).exists() or time.time() > self._asked.until:
+        if Path(self._folder, _LEFT).exists() or time.time() > self.told.until:
             return None
         try:
-            return sum(self._each(_rows))
+            counts = self._each(Outbox.counted)
         except (OSError, EOFError):
             # One of them is gone, and with it what it had sent.
             return None
+        rows = sum(counts, Counter())
+        # A task that was tried again elsewhere has shut out who tried it before.
+        return rows.total() if len(rows) == sum(map(len, counts)) else None
 
     def commit(self, reached: Callable[[str], None]) -> list[Sent]:
         try:
@@ -194,28 +201,23 @@ class Workers:
 
     def abort(self) -> None:
         """What was not committed."""
-        for name in self._sockets():
+        for name in self.sockets():
             with suppress(OSError, EOFError):
                 _told(name, Outbox.abort)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _each(self, call: Callable[[Outbox], T]) -> list[T]:
-        sockets = self._sockets()
+        sockets = self.sockets()
         with ThreadPoolExecutor(max(1, len(sockets))) as threads:
             return list(threads.map(lambda name: _told(name, call), sockets))
 
-    def _sockets(self) -> list[str]:
+    def sockets(self) -> list[str]:
+        """Each has the number of its process for a name."""
         return [str(path) for path in self._folder.iterdir() if path.name != _LEFT]
 
 
-def _rows(outbox: Outbox) -> int:
-    return outbox.rows
-
-
 def _told(socket: str, call: Callable[[Outbox], T]) -> T:
-    from pyspark import cloudpickle
-
     with Client(socket, "AF_UNIX") as connection:
-        connection.send_bytes(cloudpickle.dumps(call))
+        connection.send(call)
         answer: T = connection.recv()
     return answer

@@ -129,7 +129,7 @@ class TransactionalKafkaSink(KafkaSink):
     def _sent_ahead(self, shaped: DataFrame, batch: Batch) -> Staged | None:
         """By the workers that read the rows; None if they have to go another way."""
         context = shaped.sparkSession.sparkContext
-        if AHEAD not in shaped.columns or not context.master.startswith("local"):
+        if AHEAD not in shaped.columns or not str(context.master).startswith("local"):
             return None
         self._pause = max(0, self._pause - 1)
         if self._pause:

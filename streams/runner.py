@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from ematix_flow.sinks.base import Batch, Sink
@@ -210,7 +210,8 @@ class Runner:
             number,
             scratch=self._store.scratch,
             rows=self._rows_of(number),
-            reached=lambda point: reached(point, number),
+            # Workers may be told of it.
+            reached=partial(reached, batch=number),
         )
 
     @step

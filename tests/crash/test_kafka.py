@@ -118,7 +118,7 @@ def victim(declaration: str, folder: Path, **more: str) -> "subprocess.Popen[byt
     [
         *(("stateless", point) for point in (*STEPS, *INSIDE)),
         *(("stateful", point) for point in ("apply", *INSIDE)),
-        *(("backlog", point) for point in ("save", "apply", INSIDE[0])),
+        *(("backlog", point) for point in ("stage", "save", "apply", INSIDE[0], "divert")),
     ],
 )
 def test_a_kill_at_any_step_loses_and_doubles_nothing(kafka: Kafka, tmp_path: Path, operator: str, point: str) -> None:
