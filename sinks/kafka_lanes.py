@@ -8,6 +8,7 @@ nobody reads by; Kafka shows records and fence together or not at all.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from ematix_flow.sinks.kafka_login import KafkaRefused, Properties
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 # Longer than any part should take, shorter than brokers allow by default. Readers wait as long if the process dies and
 # is not started again.
@@ -223,11 +224,14 @@ def produced_all(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
 
 
 def produced(producer: Producer, *record: Any, **more: Any) -> None:
-    """Waits while the producer holds as much as it may."""
+    """Waits while the producer holds as much as it may, but not for a broker that takes nothing."""
+    deadline = time.monotonic() + _CALL_SECONDS
     while True:
         try:
             producer.produce(*record, **more)
-        except BufferError:
+        except BufferError as error:
+            if time.monotonic() > deadline:
+                raise _unanswered() from error
             producer.poll(0.1)
         else:
             return
@@ -249,8 +253,6 @@ def patiently(call: Callable[[], object]) -> None:
 
 def _in_time(call: Callable[[], object]) -> None:
     """A call that does not come back is left behind, with its producer, whose name the next one takes over."""
-    from confluent_kafka import KafkaError, KafkaException
-
     failures: list[BaseException] = []
 
     def made() -> None:
@@ -263,9 +265,15 @@ def _in_time(call: Callable[[], object]) -> None:
     thread.start()
     thread.join(_HANGING_SECONDS)
     if thread.is_alive():
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "Kafka did not answer in time"))  # noqa: SLF001
+        raise _unanswered()
     if failures:
         raise failures[0]
+
+
+def _unanswered() -> KafkaException:
+    from confluent_kafka import KafkaError, KafkaException
+
+    return KafkaException(KafkaError(KafkaError._TIMED_OUT, "Kafka did not answer in time"))  # noqa: SLF001
 
 
 def _is_taken_over(error: KafkaError) -> bool:

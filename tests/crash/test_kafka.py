@@ -171,12 +171,12 @@ def test_kills_at_any_time_lose_and_double_nothing(kafka: Kafka, tmp_path: Path,
     shop.check()
 
 
-@pytest.mark.parametrize("operator", ["stateless", "stateful"])
+@pytest.mark.parametrize("operator", ["stateless", "stateful", "backlog"])
 def test_a_broker_that_dies_and_comes_back_loses_and_doubles_nothing(tmp_path: Path, operator: str) -> None:
     with own_kafka() as broker:
         shop = Shop(broker, tmp_path, operator)
-        shop.orders(4000)
-        many_batches = shop.declaration.replace("max_rows_per_batch = 1000", "max_rows_per_batch = 100")
+        shop.orders(BACKLOG if operator == "backlog" else 4000)
+        many_batches = shop.declaration.replace(f"batch = {shop.sent // 4}", f"batch = {shop.sent // 40}")
         with victim(many_batches, tmp_path) as process:
             wait_for(lambda: broker.read(shop.target))
             broker.kill()

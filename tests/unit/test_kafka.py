@@ -13,10 +13,12 @@ from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 from ematix_flow import DuckDBConnection, KafkaConnection, Source
 from ematix_flow.errors import DeclarationError, UsageError
 from ematix_flow.sinks.kafka_client import java_properties, librdkafka_properties, opened
+from ematix_flow.sinks.kafka_lanes import produced
 from ematix_flow.sinks.kafka_login import KafkaRefused
 from ematix_flow.specs.position import Position
 from ematix_flow.streams.needs import jar_groups_of
@@ -227,3 +229,12 @@ def test_records_that_vanish_within_a_batch_are_lost_data() -> None:
     assert lost is not None
     assert "read: Partition orders-0 offset was changed from 2 to 1." in lost.found
     assert DataLost.found_in(RuntimeError("something else")) is None
+
+
+def test_a_record_does_not_wait_for_room_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ematix_flow.sinks.kafka_lanes._CALL_SECONDS", 0.2)
+    nobody = opened(Producer, {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "queue.buffering.max.messages": 1})
+    produced(nobody, "orders", b"1")
+    with pytest.raises(KafkaException, match="did not answer"):
+        produced(nobody, "orders", b"2")
+    nobody.purge()
