@@ -111,9 +111,9 @@ def answered(
                 raise failure from error
 
 
-def topics(consumer: Consumer) -> dict[str, int]:
+def topics(consumer: Consumer, seconds: float = _ONE_TRY_SECONDS) -> dict[str, int]:
     """All topics that may be seen, with their numbers of partitions."""
-    found = consumer.list_topics(timeout=_ONE_TRY_SECONDS).topics
+    found = consumer.list_topics(timeout=seconds).topics
     return {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
 
 

@@ -41,7 +41,7 @@ class KafkaLag:
     def _asked(self) -> Lag:
         from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
-        known = self._notes.wanted.among(topics(self._reader), "lag")
+        known = self._notes.wanted.among(topics(self._reader, _SECONDS), "lag")
         places = [TopicPartition(topic, number) for topic, count in known.items() for number in range(count)]
         ends, begins = self._offsets(places, OFFSET_END), self._offsets(places, OFFSET_BEGINNING)
         read = self._notes.next()

@@ -23,6 +23,7 @@ from ematix_flow.streams.sources.kafka_topics import DataLost
 from ematix_flow.toml import load_toml
 from tests.services.kafka import Kafka
 from tests.topics import Topics, numbered
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -296,8 +297,8 @@ def test_the_lag_is_what_no_committed_batch_has(topics: Topics) -> None:
     topic = kafka.new_topic(2)
     kafka.send(topic, numbered([1, 2]), partition=0)
     topics.run(topic)
-    lag = lag_of("orders")
-    assert lag is not None
+    # Kafka may not answer in time while other tests run.
+    lag = wait_for(lambda: lag_of("orders"))
     assert (lag.records, lag.seconds) == ({(topic, 0): 0, (topic, 1): 0}, 0)
     kafka.send(topic, numbered(range(5)), partition=1, timestamp=int((time.time() - 60) * 1000))
     (spec,) = load_toml(text=topics.toml(topic))
