@@ -2,6 +2,7 @@
 each row once, in the order of its key."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -149,13 +150,17 @@ def test_the_death_of_a_worker_loses_and_doubles_nothing(kafka: Kafka, tmp_path:
     shop.check()
 
 
-@pytest.mark.parametrize("operator", ["stateless", "stateful"])
-def test_kills_at_any_time_lose_and_double_nothing(kafka: Kafka, tmp_path: Path, operator: str) -> None:
+@pytest.mark.parametrize(
+    ("operator", "first", "more"), [("stateless", 2000, 200), ("stateful", 2000, 200), ("backlog", BACKLOG, BACKLOG)]
+)
+def test_kills_at_any_time_lose_and_double_nothing(
+    kafka: Kafka, tmp_path: Path, operator: str, first: int, more: int
+) -> None:
     chance = random.Random(17)
     shop = Shop(kafka, tmp_path, operator)
-    shop.orders(2000)
+    shop.orders(first)
     declaration = shop.declaration
-    for _ in range(KILLS // 2):
+    for _ in range(math.ceil(KILLS / 3)):
         with victim(declaration, tmp_path) as process:
             # Most of the life of such a process is the start of Java; what is of interest comes after it.
             wait_until = time.monotonic() + chance.uniform(5, 14)
@@ -166,7 +171,7 @@ def test_kills_at_any_time_lose_and_double_nothing(kafka: Kafka, tmp_path: Path,
             elif process.returncode:
                 assert process.stderr is not None
                 pytest.fail(process.stderr.read().decode())
-        shop.orders(200)
+        shop.orders(more)
     shop.run()
     shop.check()
 
