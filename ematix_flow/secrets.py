@@ -274,16 +274,18 @@ _NOT_A_CREDENTIAL = re.compile(
     r"(?:location|path|serializer|type|alias|store|keytab|policy|bits)$|^ssl_key$", re.IGNORECASE
 )
 
-_warned_files: set[str] = set()
+# In the environment, because the child processes of a daemon read the same file again.
+_WARNED_FILES = "EMATIX_FLOW_WARNED_FILES"
 
 
 def warn_inline_credentials(declared: Discreet, file: str | Path) -> None:
     """Warn, once per file, when a connection or another table of `file` has a credential in plain text."""
     fields = list(_inline_credentials(declared))
     place = str(Path(file).absolute())
-    if not fields or place in _warned_files:
+    warned = os.environ.get(_WARNED_FILES, "")
+    if not fields or place in warned.split(os.pathsep):
         return
-    _warned_files.add(place)
+    os.environ[_WARNED_FILES] = f"{warned}{os.pathsep}{place}"
     name = str(getattr(declared, "name", "") or getattr(declared, "kind", "") or "spark")
     what = f'connection "{name}"' if "name" in type(declared).model_fields else type(declared).__name__
     variable = re.sub(r"\W", "_", f"{name}_password" if "url" in fields[0] else f"{name}_{fields[0]}").upper()

@@ -49,18 +49,28 @@ def all_boxes(modules: Sequence[str] = ()) -> list[Box]:
     """Those below `$EMATIX_FLOW_HOME/state`, and those of the pipelines that are declared here."""
     here = (unquote(path.parent.name) for path in sorted((home() / "state").glob(f"*/{DEAD_LETTERS}")))
     declared = (spec for place in survey(modules) for spec in place.specs)
-    boxes = [*(Box(name, StateStore()) for name in here), *map(_box, declared)]
+    boxes = [*(Box(name, StateStore()) for name in here), *map(_box, filter(_keeps_letters, declared))]
     return list({(box.pipeline, box.place): box for box in boxes}.values())
 
 
 def box_of(wanted: str, modules: Sequence[str] = (), pipeline: str | None = None) -> Box:
     """By NAME or FILE.toml. A pipeline that is no longer declared may still have letters."""
     try:
-        return _box(find_one(wanted, modules=modules, pipeline=pipeline))
+        spec = find_one(wanted, modules=modules, pipeline=pipeline)
     except UsageError:
         if wanted.endswith(".toml") or not dead_letters_of(wanted).exists():
             raise
         return Box(wanted, StateStore())
+    if not _keeps_letters(spec):
+        raise UsageError(
+            f"pipeline {spec.name!r} has an in_memory state store, which keeps no dead letters when the process ends",
+            next_step="read them in the dead_letter_topic, or declare another kind in [state_store]",
+        )
+    return _box(spec)
+
+
+def _keeps_letters(spec: Found) -> bool:
+    return spec.state_store.kind != "in_memory"
 
 
 def _box(spec: Found) -> Box:

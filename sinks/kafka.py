@@ -190,11 +190,11 @@ class KafkaSink:
         if not are_placed(self._target):
             return made.withColumn(_WHY, _too_large(size, str(self._target.topic), self._most)).where(size > self._most)
         topic, partition = F.col("topic"), F.col("partition")
-        named = [name for (name,) in made.select("topic").distinct().collect()]
+        named = [name for (name,) in made.where(topic.isNotNull()).select("topic").distinct().collect()]
         known = asked(self._connection, topics) if named else {}
         self._limits |= limits(self._connection, [name for name in named if name in known])
         why = F.when(topic.isNull(), F.lit(f"column {self._target.topic_column} is NULL, and names no topic"))
-        for name in filter(None, named):
+        for name in named:
             if name not in known:
                 why = why.when(topic == name, F.lit(f'there is no topic "{name}"'))
                 continue

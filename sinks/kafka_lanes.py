@@ -220,7 +220,8 @@ def produced_all(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
         columns = [given.get(name, nothing) for name in RECORD]
         for key, value, headers, placed, partition in zip(*columns, strict=True):
             told = [(one["key"], one["value"]) for one in headers or ()]
-            produced(producer, placed or topic, value, key, -1 if partition is None else partition, headers=told)
+            place = topic if placed is None else placed, value, key, -1 if partition is None else partition
+            produced(producer, *place, headers=told)
 
 
 def produced(producer: Producer, *record: Any, **more: Any) -> None:

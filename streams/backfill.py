@@ -36,6 +36,8 @@ class Range:
                 Position.of(text or "latest")
             except ValueError:
                 raise UsageError(f'{option}: found "{text}", which is no position', next_step=f"write {HOW}") from None
+        if begin and end and Position.of(begin).is_after(Position.of(end)):
+            raise UsageError(f"--from {begin} comes after --to {end}", next_step="exchange the two")
         known = spec.with_connections(resolve_connection)
         for name, source in zip(known.source_names, known.sources, strict=True):
             if not source_type(source).ranged:

@@ -293,9 +293,15 @@ def _error(stage: str, code: Column, *known: Mapping[str, Column]) -> Column:
 
 def _event_time(decoded: Decoded, source: str, schema: StructType, declared: str | None) -> tuple[str, Column] | None:
     """The column that the event time comes from, and the time."""
+    from pyspark.sql.types import DatetimeType, NumericType, StringType
+
     names = list(decoded.columns)
     if declared is not None and declared not in names:
         problem = Problem(f"source {source!r} event_time_column", f'found "{declared}"', allowed=", ".join(names))
+        raise DeclarationError("event time", [problem])
+    if declared is not None and not isinstance(schema[declared].dataType, DatetimeType | NumericType | StringType):
+        found = f'column "{declared}" is {schema[declared].dataType.simpleString()}'
+        problem = Problem(f"source {source!r} event_time_column", found, allowed="a time, a text or a number")
         raise DeclarationError("event time", [problem])
     name = declared or (EVENT_TS if EVENT_TS in names else None)
     return None if name is None else (name, as_timestamp(decoded.columns[name], schema[name].dataType))

@@ -42,6 +42,14 @@ class Position:
         moment = datetime.fromisoformat(words)
         return cls(time=moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
+    def is_after(self, other: Position) -> bool:
+        """As far as it can be told without asking the source."""
+        if self.time and other.time:
+            return self.time > other.time
+        if self.offset is not None and other.offset is not None:
+            return self.offset > other.offset
+        return (self.end, other.end) == ("latest", "earliest")
+
 
 def _one_offset(words: str) -> tuple[tuple[str | None, int], int]:
     found = _OFFSET.fullmatch(words.strip())

@@ -20,6 +20,7 @@ from ematix_flow.specs.fields import (
 )
 from ematix_flow.specs.position import PositionText
 from ematix_flow.specs.reading import Reading
+from ematix_flow.specs.topics import topics_complaint
 
 # What `query` names, for the kinds that have nothing to read without it.
 _QUERY_MEANS = {
@@ -86,6 +87,8 @@ class Source(Reading):
         meaning = _QUERY_MEANS.get(self.kind or "")
         if meaning and not self.query.strip():
             yield Complaint(("query",), f"missing; for {self.kind} it names {meaning}")
+        elif self.kind == "kafka" and (complaint := topics_complaint(self.query)):
+            yield complaint
 
     @check
     def _follows_a_column(self) -> Iterator[Complaint]:

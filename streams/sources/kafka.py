@@ -95,7 +95,6 @@ class KafkaSource:
         self._source, self._connection, self._store = source, connection, store
         self._user = f"source {name!r}"
         self._topics = Subscription(source.query)
-        self._topics.check(self._user)
         self._group: Consumer | None = None
         self.payload_format = connection.payload_format
         self.origin = Origin(name)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.connections import KafkaConnection
-from ematix_flow.errors import DeclarationError, FlowError, Problem
+from ematix_flow.errors import FlowError
 from ematix_flow.sinks.kafka_client import asked, missing_topic, topics
+from ematix_flow.specs.topics import is_pattern, topic_names
 from ematix_flow.streams.source_order import place_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _LOSSES = (
     "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION", "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
     "UnknownTopicOrPartitionException", "KafkaIllegalStateException",
 )  # fmt: skip
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class DataLost(FlowError):
@@ -65,12 +65,11 @@ class Subscription:
 
     @property
     def is_pattern(self) -> bool:
-        """No topic can have a name with any other character in it."""
-        return not all(map(_NAME.fullmatch, self.names))
+        return is_pattern(self.query)
 
     @property
     def names(self) -> list[str]:
-        return [name.strip() for name in self.query.split(",")]
+        return topic_names(self.query)
 
     @property
     def spark_option(self) -> dict[str, str]:
@@ -86,13 +85,6 @@ class Subscription:
                 if name not in known:
                     raise missing_topic(name, known, user)
         return {topic: partitions for topic, partitions in known.items() if self.takes(topic)}
-
-    def check(self, user: str) -> None:
-        try:
-            re.compile(self.query if self.is_pattern else "")
-        except re.error as error:
-            problem = Problem(f"{user} query", f'found "{self.query}", which is no pattern: {error}')
-            raise DeclarationError("topics", [problem]) from error
 
 
 def ranges(connection: KafkaConnection, wanted: Subscription, user: str) -> dict[str, dict[int, tuple[int, int]]]:

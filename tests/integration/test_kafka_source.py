@@ -122,6 +122,8 @@ def test_what_is_not_there_is_told_in_words(topics: Topics) -> None:
         topics.run(topic)
     with pytest.raises(FlowError, match="no pattern"):
         topics.run("(orders")
+    with pytest.raises(FlowError, match='event_time_column: column "paid" is boolean'):
+        topics.run(topic, name="timed", schema="paid boolean", reading='event_time_column = "paid"')
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def test_a_target_that_cannot_work_is_told_in_words(topics: Topics) -> None:
 def test_a_row_for_a_place_that_is_not_there_is_a_bad_row(topics: Topics, delivery: str) -> None:
     kafka = topics.kafka
     source, target, other = kafka.new_topic(2), kafka.new_topic(2), kafka.new_topic()
-    places = [(target, 1), (None, None), ("nowhere", 0), (other, 1), (other, 0), (target, -1), (target, None)]
+    places = [(target, 1), (None, None), ("nowhere", 0), (other, 1), (other, 0), (target, -1), (target, None), ("", 0)]
     for i, (topic, number) in enumerate(places):
         kafka.send(source, [{"id": i, "topic": topic, "number": number}], partition=i % 2)
     result = topics.run(
@@ -114,7 +114,7 @@ def test_a_row_for_a_place_that_is_not_there_is_a_bad_row(topics: Topics, delive
         writing='topic_column = "_to"\npartition_column = "_number"',
         top=f'delivery = "{delivery}"',
     )
-    assert (result.rows_written, result.dlq_rows) == ({target: 4}, {"write": 3})
+    assert (result.rows_written, result.dlq_rows) == ({target: 4}, {"write": 4})
     assert Counter(row["id"] for row in kafka.values(target)) == Counter([0, 1, 6])
     assert kafka.values(other) == [{"id": 4}]
     letters = DeadLetters(dead_letters_of("orders"))
@@ -122,6 +122,7 @@ def test_a_row_for_a_place_that_is_not_there_is_a_bad_row(topics: Topics, delive
         (f"{source}/0/1", 'there is no topic "nowhere"'),
         (f"{source}/1/1", f"it is for partition 1 of topic {other}, which has the partitions 0 to 0"),
         (f"{source}/1/2", f"it is for partition -1 of topic {target}, which has the partitions 0 to 1"),
+        (f"{source}/1/3", 'there is no topic ""'),
     ]
     letters.close()
 

@@ -81,6 +81,14 @@ def test_stats_of_all_pipelines_and_of_one(flow: Callable[..., str]) -> None:
     assert (one["pipeline"], one["letters"], two["stage"]) == ("orders", 2, "write")
 
 
+def test_what_is_kept_nowhere_is_told(flow: Callable[..., str]) -> None:
+    declared = DECLARED.replace('path = "elsewhere"', 'kind = "in_memory"')
+    Path("shop.toml").write_text(declared)
+    for command in ("list", "stats", "replay"):
+        assert "an in_memory state store, which keeps no dead letters" in flow(command, "shop.toml", code=2)
+    assert flow("stats") == "no dead letters\n"
+
+
 def test_list_filters_and_says_how_to_go_on(flow: Callable[..., str]) -> None:
     keep(letter(1), letter(2, stage="write"), letter(9, payload=b"\xff"))
     assert letter(1).id[:12] in flow("list", "orders")

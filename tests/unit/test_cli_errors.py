@@ -33,6 +33,9 @@ def test_a_range_needs_an_end_a_position_and_a_source_that_has_both(
         ("k.toml", "--from", "1"): "a range has an end, and this run has none",
         ("k.toml", "--bounded", "--to", "soon"): '--to: found "soon", which is no position',
         ("k.toml", "--bounded", "--from", "0=a"): '--from: found "0=a", which is no position',
+        ("k.toml", "--bounded", "--from", "2026-02-02", "--to", "2026-02-01"): "--from 2026-02-02 comes after --to",
+        ("k.toml", "--bounded", "--from", "2", "--to", "1"): "--from 2 comes after --to 1",
+        ("k.toml", "--bounded", "--from", "latest", "--to", "earliest"): "--from latest comes after --to earliest",
         ("f.toml", "--bounded", "--to", "2h"): "source 'source' is of kind object_store_local, of which no range",
     }
     for (file, *options), words in wrong.items():

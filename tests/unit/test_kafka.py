@@ -44,8 +44,21 @@ def test_a_query_is_a_topic_a_list_or_a_pattern() -> None:
     assert not Subscription("orders.eu").takes("ordersXeu")
     assert Subscription("a|b").takes("b")
     assert not Subscription("a|b").takes("ab")
-    with pytest.raises(DeclarationError, match="no pattern"):
-        Subscription("(a").check("source 's'")
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("(a", "no pattern"),
+        ("a,", "a topic has no name"),
+        ("a,,b", "a topic has no name"),
+        ("a b", "no topic can be called"),
+        (".", "no topic can be called"),
+    ],
+)
+def test_a_query_that_means_no_topic_is_told_at_load(query: str, words: str) -> None:
+    with pytest.raises(DeclarationError, match=words):
+        Source(connection=cluster(), query=query)
 
 
 def test_both_clients_are_told_the_same_login() -> None:

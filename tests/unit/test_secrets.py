@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -290,6 +292,16 @@ def test_inline_credentials_cause_one_warning_per_file(tmp_path: Path) -> None:
         f'{tmp_path}/other.toml: connection "q" has credentials in plain text (amqp_url); keep them out of the file '
         "with an environment variable, for example ${Q_PASSWORD}",
     ]
+
+
+def test_a_process_that_reads_the_same_file_again_does_not_warn_again(tmp_path: Path) -> None:
+    (tmp_path / "flow.toml").write_text(
+        f'[connections.wh]\nkind = "postgres"\nurl = "postgres://u:{HIDDEN}@h/db"\n', encoding="utf-8"
+    )
+    load = "import pathlib, ematix_flow.connections.files as files; files.from_file('wh', pathlib.Path('flow.toml'))"
+    twice = f"{load}; import subprocess, sys; subprocess.run([sys.executable, '-c', \"{load}\"], check=True)"
+    told = subprocess.run([sys.executable, "-c", twice], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stderr.count("has credentials in plain text") == 1
 
 
 @pytest.mark.parametrize(
