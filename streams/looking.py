@@ -17,7 +17,7 @@ from ematix_flow.streams.session import session_for
 from ematix_flow.streams.sources.database.base import arrow_schema
 from ematix_flow.streams.sources.database.source import DATABASES, DatabaseSource
 from ematix_flow.streams.sources.opening import open_source
-from ematix_flow.streams.transform import STREAM, selected
+from ematix_flow.streams.transform import selected, stream_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,7 @@ def first_rows(spec: PipelineSpec, rows: int, spark: SparkSession | None, *, who
 
     def written(found: DataFrame, most: int) -> list[dict[str, Any]]:
         if spec.transform.sql:
-            found = selected(spec.transform.sql, {STREAM: found})
+            found = selected(spec.transform.sql, dict.fromkeys(stream_names(spec), found))
         made = _normalized(found, spec.targets[0]).limit(most)
         return [row.asDict(recursive=True) for row in made.collect()]
 

@@ -7,7 +7,7 @@ as a join of the rows of a batch, gets a table per source and is applied to each
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,20 +20,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def is_over_names(sql: str, names: Sequence[str]) -> bool:
-    return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql, re.IGNORECASE) for name in names)
+# What UNION ALL may have, so that its SELECTs can be taken apart: anything else, such as LIMIT, is meant for all rows.
+_UNION_ALL = frozenset({"this", "expression"})
 
 
-def one_select_each(sql: str, dialect: str, names: Sequence[str]) -> list[str] | None:
-    """The SELECT of each source, over the table `source`; None if there is not exactly one for each."""
+def is_over_names(sql: str, dialect: str, names: Sequence[str]) -> bool:
+    """Whether the SELECT reads a table with one of these names."""
+    tree = _understood(sql, dialect)
+    if tree is None:
+        return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql, re.IGNORECASE) for name in names)
+    return not _tables_of(tree).isdisjoint(name.lower() for name in names)
+
+
+def one_select_each(sql: str, dialect: str, names: Sequence[str]) -> dict[str, str] | None:
+    """The SELECT of each source, over the table `source`, in their order; None if there is not exactly one for each."""
     from sqlglot import exp
 
-    try:
-        tree = parsed(sql, dialect)
-    except BadSql:
-        if dialect == "spark":
-            return None  # Spark may understand it
-        raise
+    tree = _understood(sql, dialect)
+    if tree is None:
+        return None
     found: dict[str, str] = {}
     for part in _parts(tree):
         tables = list(part.find_all(exp.Table))
@@ -46,25 +51,47 @@ def one_select_each(sql: str, dialect: str, names: Sequence[str]) -> list[str] |
             tables[0].set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
         tables[0].set("this", exp.to_identifier(STREAM))
         found[name] = part.sql(dialect="spark")
-    return [found[name] for name in names] if len(found) == len(names) else None
+    return found if len(found) == len(names) else None
+
+
+def _understood(sql: str, dialect: str) -> Any:
+    """None if only Spark may understand it."""
+    try:
+        return parsed(sql, dialect)
+    except BadSql:
+        if dialect == "spark":
+            return None
+        raise
+
+
+def _tables_of(tree: Any) -> Set[str]:
+    """Those that it reads, in lower case. A name that WITH defines is none where it is known."""
+    from sqlglot import exp
+    from sqlglot.optimizer.scope import traverse_scope
+
+    read = [one for scope in traverse_scope(tree) for one in scope.sources.values() if isinstance(one, exp.Table)]
+    return {table.name.lower() for table in read if not table.db}
 
 
 def _parts(tree: Any) -> Iterator[Any]:
     from sqlglot import exp
 
-    if type(tree) is exp.Union and not tree.args.get("distinct") and not tree.args.get("order"):
+    given = {name for name, clause in tree.args.items() if clause}
+    if type(tree) is exp.Union and given <= _UNION_ALL:
         yield from _parts(tree.left)
         yield from _parts(tree.right)
     else:
         yield tree
 
 
-def under_each_other(branches: Sequence[Branch]) -> list[Branch]:
-    """Columns of UNION ALL belong together by their places; their names are those of the first SELECT."""
-    names = branches[0].visible
+def under_each_other(branches: Sequence[Branch], first: str) -> list[Branch]:
+    """Columns of UNION ALL belong together by their places; their names are those of its first SELECT, which is over
+    the source `first`."""
+    named = next(branch for branch in branches if branch.origin.source == first)
+    names = named.visible
     for branch in branches:
         if len(branch.visible) != len(names):
-            counts = " and ".join(f"{len(each.visible)} from {each.origin.source}" for each in (branches[0], branch))
+            counts = " and ".join(f"{len(each.visible)} from {each.origin.source}" for each in (named, branch))
             raise BadSql(f"the SELECTs of UNION ALL give {counts} columns", next_step="give each the same columns")
     renamed = [_renamed(branch, dict(zip(branch.visible, names, strict=True))) for branch in branches]
     return of_one_type(renamed)

@@ -35,7 +35,7 @@ from ematix_flow.streams.operators import window_operator_of
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.stateful import input_of, stateful
 from ematix_flow.streams.ticks import Ticks, ticks_of
-from ematix_flow.streams.transform import STREAM, BadSql, SqlTransform, Transformed, refuse_commands
+from ematix_flow.streams.transform import STREAM, BadSql, SqlTransform, Transformed, refuse_commands, stream_names
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -154,36 +154,41 @@ def _needs_a_batch() -> BadSql:
 
 
 def _transformed(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed:
-    sql, names = spec.transform.sql, [branch.origin.source for branch in branches]
+    sql, dialect = spec.transform.sql, spec.transform.dialect
     if sql is None:
         return _Transformed(in_one_shape(branches))
-    if spec.transform.dialect == "spark":
+    if dialect == "spark":
         refuse_commands(sql)
-    if len(branches) > 1 and is_over_names(sql, names):
-        selects = None if spec.transform.lookups else one_select_each(sql, spec.transform.dialect, names)
+    sources = [branch.origin.source for branch in branches]
+    if len(branches) > 1 and is_over_names(sql, dialect, sources):
+        selects = None if spec.transform.lookups else one_select_each(sql, dialect, sources)
         if selects is not None:
-            done = _row_by_row(selects, "spark", branches)
+            done = _row_by_row([selects[source] for source in sources], "spark", branches)
             if done is not None:
-                return _Transformed(under_each_other(done))
+                return _Transformed(under_each_other(done, first=next(iter(selects))))
         return _over_tables(spec, branches)
-    shaped = in_one_shape(branches)
+    shaped, names = in_one_shape(branches), stream_names(spec)
     if not spec.transform.lookups:
-        done = _row_by_row([sql] * len(shaped), spec.transform.dialect, shaped)
+        done = _row_by_row([sql] * len(shaped), dialect, shaped, names)
         if done is not None:
             return _Transformed(done)
-    transform = SqlTransform(sql, spec.transform.dialect, shaped[0].visible, origin_of(branches))
+    transform = SqlTransform(sql, dialect, shaped[0].visible, origin_of(branches), names)
 
     def over_a_batch(good: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
         return _with_room_for_errors(_understood(lambda: transform(good, lookups)))
 
-    return _Transformed(shaped, over_a_batch, read_often=len(re.findall(rf"\b{STREAM}\b", sql, re.IGNORECASE)) > 1)
+    read_often = len(re.findall(rf"\b(?:{'|'.join(map(re.escape, names))})\b", sql, re.IGNORECASE)) > 1
+    return _Transformed(shaped, over_a_batch, read_often)
 
 
-def _row_by_row(selects: Sequence[str], dialect: str, branches: Sequence[Branch]) -> list[Branch] | None:
+def _row_by_row(
+    selects: Sequence[str], dialect: str, branches: Sequence[Branch], names: tuple[str, ...] = (STREAM,)
+) -> list[Branch] | None:
     """The SELECT of each branch; None if one needs a whole batch. A mistake is found now, not in the first batch."""
     done = []
     for sql, branch in zip(selects, branches, strict=True):
-        transformed = _understood(partial(SqlTransform(sql, dialect, branch.visible, branch.origin), branch.rows, {}))
+        transform = SqlTransform(sql, dialect, branch.visible, branch.origin, names)
+        transformed = _understood(partial(transform, branch.rows, {}))
         if not transformed.row_wise:
             return None
         visible = tuple(name for name in transformed.rows.columns if not name.startswith(OURS))

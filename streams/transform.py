@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.errors import FlowError
+from ematix_flow.specs import PipelineSpec
 from ematix_flow.streams import catalyst
 from ematix_flow.streams.catalyst import Expression, Plan
 from ematix_flow.streams.columns import quoted
@@ -54,18 +55,21 @@ class SqlTransform:
     visible: tuple[str, ...]
     """The payload's columns, which `*` means; the payload may have an `_event_ts` of its own."""
     origin: Origin
+    names: tuple[str, ...] = (STREAM,)
+    """Of the table, as the SELECT may call it."""
 
     def __call__(self, rows: DataFrame, lookups: Mapping[str, DataFrame]) -> Transformed:
         """The SELECT over `rows`, which carry `_flow_error`."""
         text = self.sql.rstrip().rstrip(";")
+        named = {**dict.fromkeys(self.names, rows), **lookups}
         if self.dialect != "spark":
-            text = in_spark_sql(parsed(self.sql, self.dialect), self.dialect, {STREAM: rows, **lookups})
-        plan = catalyst.inlined(catalyst.analyzed(selected(text, {STREAM: rows, **lookups})))
+            text = in_spark_sql(parsed(self.sql, self.dialect), self.dialect, named)
+        plan = catalyst.inlined(catalyst.analyzed(selected(text, named)))
         steps, bottom = _outer_steps(plan)
         carries_errors = sum(attribute.name() == ERROR for attribute in catalyst.items(bottom.output())) == 1
         if not steps or not carries_errors:
-            shown = selected(text, {STREAM: self._shown(rows, text), **lookups})
-            return Transformed(shown, tagged=False, row_wise=False)
+            result = selected(text, {**dict.fromkeys(self.names, self._shown(rows, text)), **lookups})
+            return Transformed(result, tagged=False, row_wise=False)
         result = catalyst.frame(bottom, rows.sparkSession)
         for step in reversed(steps):
             result = self._rebuilt(result, step, hidden=self._starred(plan, text, rows) if step is steps[0] else set())
@@ -122,6 +126,12 @@ class SqlTransform:
 
     def _beside(self, rows: DataFrame) -> set[str]:
         return {name for name in rows.columns if name not in self.visible and not name.startswith(OURS)}
+
+
+def stream_names(spec: PipelineSpec) -> tuple[str, ...]:
+    """What SQL may call the table of all rows: a single source is also known by the name that it was given."""
+    name = spec.sources[0].name if len(spec.sources) == 1 else None
+    return (STREAM, name) if name else (STREAM,)
 
 
 def parsed(sql: str, dialect: str) -> Any:

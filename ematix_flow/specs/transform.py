@@ -65,7 +65,7 @@ class Transform(Declared):
     __meant__: ClassVar[Mapping[str, str]] = {"query": "sql", "lookup": "lookups", "transform_sql": "sql"}
 
     sql: Name | None = None
-    """SELECT over the table `source`, or over the names of several sources."""
+    """SELECT over the table `source`, or over the names of the sources."""
     on_error: Literal["fail", "drop", "dlq"] = "fail"
     """What happens to a row that cannot be decoded, transformed or written."""
     dialect: Literal["spark", "duckdb", "datafusion"] = "spark"

@@ -9,6 +9,7 @@ import pytest
 
 from ematix_flow.errors import DeclarationError, FlowError
 from ematix_flow.streams.run import run_spec
+from ematix_flow.streams.transform import BadSql
 from ematix_flow.testing import PipelineTest, pipeline_test
 from ematix_flow.toml import load_toml
 from tests.orders import Orders, aggregation
@@ -104,6 +105,73 @@ UNION ALL SELECT id, CAST(CAST(till AS INT) AS STRING), ts FROM shop AS s WHERE 
         assert result.dlq_rows == {"transform": 1}
         (letter,) = shops.dead_letters()
         assert (letter.source, json.loads(letter.payload)["id"]) == ("shop", 3)
+
+
+def test_the_first_select_names_the_columns() -> None:
+    first_of_the_second = "SELECT id AS order_id, till FROM shop UNION ALL SELECT -id, NULL FROM web"
+    with pipeline_test(TWO + f'[transform]\nsql = "{first_of_the_second}"') as shops:
+        both(shops, [sold(1)], [sold(2, till="a")])
+        shops.run()
+        assert rows(shops, "order_id", "till") == [(-1, None), (2, "a")]
+
+    with pipeline_test(
+        TWO + '[transform]\nsql = "SELECT id, NULL AS till FROM web UNION ALL SELECT * FROM shop"'
+    ) as shops:
+        both(shops, [sold(1)], [sold(2)])
+        with pytest.raises(BadSql, match="2 from web and 3 from shop columns"):
+            shops.run()
+
+
+@pytest.mark.parametrize(
+    ("of_all", "ids"),
+    [
+        ("LIMIT 3", 3),
+        ("OFFSET 3", 1),
+        ("SORT BY id LIMIT 3 OFFSET 2", 2),
+        ("ORDER BY id LIMIT 2", [1, 2]),
+    ],
+)
+def test_what_follows_a_union_is_meant_for_all_of_it(of_all: str, ids: int | list[int]) -> None:
+    sql = f"SELECT id FROM web UNION ALL SELECT id FROM shop {of_all}"
+    with pipeline_test(TWO + f'[transform]\non_error = "dlq"\nsql = "{sql}"') as shops:
+        both(shops, [sold(1), sold(3), "no JSON"], [sold(2), sold(4)])
+        result = shops.run()
+        assert (result.rows_consumed, result.dlq_rows) == (5, {"decode": 1})
+        found = [id for (id,) in rows(shops, "id")]
+        assert found == ids if isinstance(ids, list) else len(found) == ids
+
+
+@pytest.mark.parametrize(
+    ("transform", "found"),
+    [
+        ("SELECT id FROM source WHERE source_name = 'web' -- not from shop", {1}),
+        ("SELECT id, 'shop' AS tag, id AS web FROM source", {1, 2}),
+        ("WITH web AS (SELECT id + 1 AS id FROM source) SELECT id FROM web", {2, 3}),
+        ("WITH web AS (SELECT id + 1 AS id FROM web) SELECT id FROM `WEB` JOIN Shop USING (id)", {2}),
+        ("SELECT a.id FROM (SELECT id FROM web) a LEFT ANTI JOIN shop USING (id)", {1}),
+    ],
+)
+def test_a_name_is_that_of_a_source_where_a_table_stands(transform: str, found: set[int]) -> None:
+    with pipeline_test(TWO + f'[transform]\nsql = "{transform}"') as shops:
+        both(shops, [sold(1)], [sold(2)])
+        shops.run()
+        assert {id for (id,) in rows(shops, "id")} == found
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id + 1 AS id FROM ords",
+        "SELECT o.id + 1 AS id FROM Ords AS o",
+        "SELECT max(o.id) + 1 AS id FROM ords o JOIN source USING (id)",
+    ],
+)
+@pytest.mark.parametrize("dialect", ["spark", "duckdb"])
+def test_a_single_source_is_known_by_its_name(orders: Orders, sql: str, dialect: str) -> None:
+    orders.arrive("a.jsonl", [{"id": 1}])
+    text = orders.toml(source='name = "ords"', sql=sql, targets=("json_lines",))
+    orders.run_text(text.replace("[transform]", f'[transform]\ndialect = "{dialect}"'))
+    assert orders.ids_in_files() == [2]
 
 
 def test_any_other_select_over_names_is_applied_to_each_batch() -> None:
