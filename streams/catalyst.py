@@ -22,6 +22,12 @@ def analyzed(rows: DataFrame) -> Plan:
     return rows._jdf.queryExecution().analyzed()  # noqa: SLF001
 
 
+def optimized(rows: DataFrame) -> Plan:
+    """As Spark would run it. Of a frame of its own, because one that was optimized once does not notice what is kept
+    afterwards."""
+    return frame(analyzed(rows), rows.sparkSession)._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+
+
 def parsed(session: SparkSession, sql: str) -> Plan:
     return session._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # noqa: SLF001
 

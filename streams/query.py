@@ -60,8 +60,6 @@ class Plan:
     """Each look at the rows of a batch would run it once more."""
     ticks: tuple[Ticks, ...] = ()
     """Of each of its inputs: they move its watermark when no row does."""
-    read_often: bool = False
-    """The SQL looks at the rows of a batch more than once."""
     capture: Capture | None = None
     """Makes changes of tables of the rows of a batch."""
     one_by_one: bool = False
@@ -75,14 +73,13 @@ class Plan:
     @property
     def is_materialised(self) -> bool:
         """What is looked at twice is read and counted twice, unless it is kept."""
-        return self.operator is not None or self.read_often
+        return self.operator is not None or self.capture is not None
 
 
 @dataclass(frozen=True)
 class _Transformed:
     branches: list[Branch]
     batch_transform: BatchTransform | None = None
-    read_often: bool = False
 
 
 def plan(
@@ -107,12 +104,12 @@ def plan(
         capture = Capture(spec, sinks, store, origin)
         # Opened before they are kept, because the envelopes of a batch are looked at more than once.
         rows = observed(opened(together(done.branches), spec.transform.cdc))
-        return Plan(rows, origin, read_often=True, capture=capture)
+        return Plan(rows, origin, capture=capture)
     if spec.transform.window is None:
         if done.batch_transform is not None and AHEAD in done.branches[0].rows.columns:
             return plan(spec, sources, session, store, sinks, one_by_one=True)
         rows = observed(together(done.branches))
-        return Plan(rows, origin, done.batch_transform, read_often=done.read_often)
+        return Plan(rows, origin, done.batch_transform)
     if done.batch_transform is not None:
         raise _needs_a_batch()
     operator = window_operator_of(spec, done.branches, store)
@@ -177,8 +174,7 @@ def _transformed(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed
     def over_a_batch(good: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
         return _with_room_for_errors(_understood(lambda: transform(good, lookups)))
 
-    read_often = len(re.findall(rf"\b(?:{'|'.join(map(re.escape, names))})\b", sql, re.IGNORECASE)) > 1
-    return _Transformed(shaped, over_a_batch, read_often)
+    return _Transformed(shaped, over_a_batch)
 
 
 def _row_by_row(
@@ -209,7 +205,7 @@ def _over_tables(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed
 
     if not spec.transform.lookups:
         over_a_batch(together(apart), {})
-    return _Transformed(apart, over_a_batch, read_often=True)
+    return _Transformed(apart, over_a_batch)
 
 
 def start(

@@ -21,6 +21,7 @@ from ematix_flow.streams.lookups import Lookups
 from ematix_flow.streams.observed import Arrived, Seen, notes_among, seen_among, seen_by
 from ematix_flow.streams.open_windows import OpenWindows, Told
 from ematix_flow.streams.query import Plan
+from ematix_flow.streams.reading import readings
 from ematix_flow.streams.set_aside import SetAside, letters, placed
 from ematix_flow.streams.sources.several import Sources
 from ematix_flow.streams.steps import Stopwatch, reached
@@ -218,10 +219,13 @@ class Runner:
     def compute(self, batch: Batch, rows: DataFrame) -> Routed:
         """2. Decode, a row-wise transform and an operator are in `rows`; any other transform sees the good rows."""
         if self._plan.is_materialised and not (self._is_shaped and batch.is_small):
-            rows = self._materialised = rows.persist()
+            self._materialised = rows.persist()
         if self._is_shaped:
             return Routed(rows, rows)
-        return Routed(rows, self._transformed(batch, wanted(rows)))
+        produced = self._transformed(batch, wanted(rows))
+        if self._plan.batch_transform is not None:
+            self._keep_unless_read_once(rows, readings(rows, produced))
+        return Routed(rows, produced)
 
     @step
     def stage(self, batch: Batch, routed: Routed) -> Any:
@@ -359,6 +363,13 @@ class Runner:
         if transform is None:
             return good
         return transform(with_numbers(good), self._lookups.tables(batch.number, good.sparkSession))
+
+    def _keep_unless_read_once(self, rows: DataFrame, reads_all: list[bool]) -> None:
+        """Rows are counted, and bad ones found, whenever Spark reads them."""
+        if reads_all != [True] and self._materialised is None:
+            self._materialised = rows.persist()
+        if not any(reads_all):
+            rows.count()
 
     def _staged(self, batch: Batch, routed: Routed) -> tuple[Any, Seen]:
         """With what Spark has counted on the way."""

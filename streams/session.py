@@ -56,6 +56,8 @@ _PER_RUN = {
     "spark.sql.files.maxPartitionBytes": "32m",
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.ignoreMissingFiles": "false",
+    # Where a lookup turns out to have no rows, Spark would not read the batch, and so not count it.
+    "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
     # Rows go to Python in batches of so many. With a limit of bytes as well, Spark would measure the batch after every
     # row, which takes twice as long as writing them: so rows are few enough for half a megabyte each.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
