@@ -130,7 +130,9 @@ class Kafka:
             deadline = time.monotonic() + _SECONDS
             while waiting:
                 assert time.monotonic() < deadline, f"{topic} has no end"
-                for message in consumer.consume(10_000, 0.1):
+                if some := consumer.consume(10_000, 0.1):
+                    deadline = time.monotonic() + _SECONDS
+                for message in some:
                     if message.error() is None:
                         found.append(message)
                     else:
