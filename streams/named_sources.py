@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ematix_flow.streams.branches import Branch, of_one_type
 from ematix_flow.streams.dialects import in_spark_sql
-from ematix_flow.streams.envelope import EVENT_TS, SOURCE
+from ematix_flow.streams.envelope import SOURCE
 from ematix_flow.streams.transform import STREAM, BadSql, parsed, selected
 
 if TYPE_CHECKING:
@@ -65,12 +65,16 @@ def _understood(sql: str, dialect: str) -> Any:
 
 
 def _tables_of(tree: Any) -> Set[str]:
-    """Those that it reads, in lower case. A name that WITH defines is none where it is known."""
-    from sqlglot import exp
+    """The names of those that it reads, in lower case."""
     from sqlglot.optimizer.scope import traverse_scope
 
-    read = [one for scope in traverse_scope(tree) for one in scope.sources.values() if isinstance(one, exp.Table)]
-    return {table.name.lower() for table in read if not table.db}
+    return {table.name.lower() for scope in traverse_scope(tree) for table in _read_in(scope)}
+
+
+def _read_in(scope: Any) -> list[Any]:
+    """Its tables; what WITH has defined is none."""
+    defined = {name.lower() for name in scope.cte_sources}
+    return [table for table in scope.tables if not table.db and table.name.lower() not in defined]
 
 
 def _parts(tree: Any) -> Iterator[Any]:
@@ -105,21 +109,67 @@ def side_by_side(branches: Sequence[Branch]) -> list[Branch]:
     ]
 
 
-def tables(branches: Sequence[Branch], rows: DataFrame) -> dict[str, DataFrame]:
-    """The rows of each source, from those that `side_by_side` made and that were then put together."""
+def over_tables(
+    sql: str, dialect: str, branches: Sequence[Branch], rows: DataFrame, lookups: Mapping[str, DataFrame]
+) -> DataFrame:
+    """The SELECT over the rows of each source, from those that `side_by_side` made and that were then put together."""
+    from sqlglot import exp
+
+    tree, beside = _understood(sql, dialect), _beside(sql, branches)
+    named = {**_tables(branches, rows, beside), **lookups}
+    if dialect != "spark" or (tree is not None and any(beside.values()) and tree.find(exp.Star)):
+        return selected(in_spark_sql(_without(tree, beside), dialect, named), named)
+    return selected(sql.rstrip().rstrip(";"), named)
+
+
+def _beside(sql: str, branches: Sequence[Branch]) -> dict[str, list[str]]:
+    """The columns of each source that are no part of `*`, but that the SELECT calls by name."""
+    words = set(re.findall(r"\w+", sql.lower()))
+    return {
+        branch.origin.source: [
+            name for name in branch.rows.columns if name in words and name not in {*branch.visible, *branch.ours}
+        ]
+        for branch in branches
+    }
+
+
+def _tables(branches: Sequence[Branch], rows: DataFrame, beside: Mapping[str, Sequence[str]]) -> dict[str, DataFrame]:
     from pyspark.sql import functions as F
 
     found = {}
     for place, branch in enumerate(branches):
-        own = [name for name in branch.rows.columns if name in branch.visible or name == EVENT_TS]
-        columns = [F.col(f"`s{place}_{name}`").alias(name) for name in own]
-        found[branch.origin.source] = rows.where(F.col(SOURCE) == branch.origin.source).select(*columns)
+        name = branch.origin.source
+        columns = [F.col(f"`s{place}_{column}`").alias(column) for column in (*branch.visible, *beside[name])]
+        found[name] = rows.where(F.col(SOURCE) == name).select(*columns)
     return found
 
 
-def over_tables(sql: str, dialect: str, named: Mapping[str, DataFrame]) -> DataFrame:
-    text = sql.rstrip().rstrip(";") if dialect == "spark" else in_spark_sql(parsed(sql, dialect), dialect, named)
-    return selected(text, named)
+def _without(tree: Any, beside: Mapping[str, Sequence[str]]) -> Any:
+    """The SELECT, where each `*` leaves out what lies beside the columns of a source."""
+    from sqlglot import exp
+    from sqlglot.optimizer.scope import traverse_scope
+
+    hidden = {name.lower(): columns for name, columns in beside.items()}
+    for scope in traverse_scope(tree):
+        for one in scope.expression.expressions:
+            star = one.this if isinstance(one, exp.Column) else one
+            if not isinstance(star, exp.Star):
+                continue
+            left_out = [
+                exp.column(column, table=table.alias_or_name, quoted=True)
+                for table in _read_in(scope)
+                if one.text("table").lower() in {"", table.alias_or_name.lower()} and not _only_decides(table)
+                for column in hidden.get(table.name.lower(), ())
+            ]
+            star.set("except_", [*(star.args.get("except_") or ()), *left_out])
+    return tree
+
+
+def _only_decides(table: Any) -> bool:
+    """Which rows of another table there are, while its own columns are no part of `*`."""
+    from sqlglot import exp
+
+    return isinstance(table.parent, exp.Join) and table.parent.kind in {"SEMI", "ANTI"}
 
 
 def _renamed(branch: Branch, names: Mapping[str, str]) -> Branch:

@@ -27,7 +27,6 @@ from ematix_flow.streams.named_sources import (
     one_select_each,
     over_tables,
     side_by_side,
-    tables,
     under_each_other,
 )
 from ematix_flow.streams.observed import counted, observed
@@ -198,7 +197,7 @@ def _over_tables(spec: PipelineSpec, branches: Sequence[Branch]) -> _Transformed
 
     def over_a_batch(good: DataFrame, lookups: Mapping[str, DataFrame]) -> DataFrame:
         def selected() -> Transformed:
-            rows = over_tables(sql, dialect, {**tables(branches, good), **lookups})
+            rows = over_tables(sql, dialect, branches, good, lookups)
             return Transformed(rows, tagged=False, row_wise=False)
 
         return _with_room_for_errors(_understood(selected))

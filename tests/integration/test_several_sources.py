@@ -187,6 +187,25 @@ def test_any_other_select_over_names_is_applied_to_each_batch() -> None:
             shops.run()
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT w.*, s._event_ts AS at FROM web w JOIN shop s USING (id)",
+        "SELECT * FROM (SELECT *, _event_ts AS at FROM shop) JOIN (SELECT id, amount FROM web) USING (id)",
+        "SELECT *, web._event_ts AS at FROM web LEFT SEMI JOIN shop USING (id)",
+    ],
+)
+@pytest.mark.parametrize("dialect", ["spark", "duckdb"])
+def test_what_lies_beside_the_columns_is_no_part_of_a_star(sql: str, dialect: str) -> None:
+    sql = sql.replace("LEFT SEMI", "SEMI") if dialect == "duckdb" else sql
+    with pipeline_test(TWO + f'[transform]\ndialect = "{dialect}"\nsql = "{sql}"') as shops:
+        both(shops, [sold(1, amount=2.5)], [sold(1)])
+        shops.run()
+        (row,) = shops.rows()
+        assert row["at"] == row["ts"] == datetime.fromisoformat(at(0))
+        assert set(row) - {"till"} == {"id", "amount", "ts", "at"}
+
+
 def test_columns_that_cannot_stand_under_each_other_are_refused() -> None:
     with pipeline_test(TWO.replace("id long", "id string, source_name string")) as shops:
         both(shops, [sold(1)], [])
