@@ -8,23 +8,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.specs import Source
-from ematix_flow.streams import catalyst
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.csv_reader import FILE, MALFORMED, ROW, CsvOptions, csv_rows, raw_schema
 from ematix_flow.streams.envelope import Decoded, as_bytes, as_json_bytes
+from ematix_flow.streams.json_values import STRICTLY, fitting, overflow, wider
 from ematix_flow.streams.sources.listing import folder_columns, for_spark, visible_files
 from ematix_flow.streams.sources.nanoseconds import as_numbers, nanosecond_columns, time_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamReader
-    from pyspark.sql.types import DataType, StructField, StructType
+    from pyspark.sql.types import StructField, StructType
 
 Decoder = Callable[["DataStreamReader", str, "StructType", Source], Decoded]
 
 _CORRUPT, _END = "_flow_corrupt", "_flow_end"
 _LINE, _JSON, _PLAIN = "value", "_flow_json", "_flow_plain"
 # Spark's parser takes more for JSON than JSON is.
-_STRICTLY = {"allowSingleQuotes": "false"}
+_STRICTLY = {"allowSingleQuotes": "false", **STRICTLY}
 _BLANKS = " \t\r\n"
 
 
@@ -69,29 +70,32 @@ def json_text(rows: DataFrame, text: str, fields: Sequence[StructField], plain: 
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 
-    in_text = StructType([StructField(field.name, without_decimals(field.dataType)) for field in fields])
-    in_text = in_text.add(_CORRUPT, StringType()).add(_END, StringType())
     if plain is not None:
         rows = rows.withColumn(_PLAIN, plain)
         rows = rows.withColumn(text, F.when(F.col(_PLAIN).isNull(), F.col(text)))
-    parsed = F.from_json(_ending(F.col(text)), in_text, {"columnNameOfCorruptRecord": _CORRUPT, **_STRICTLY})
+    ending = _ending(F.col(text))
+    in_text = StructType([StructField(field.name, wider(field.dataType)) for field in fields])
+    in_text = in_text.add(_CORRUPT, StringType()).add(_END, StringType())
+    parsed = F.from_json(ending, in_text, {"columnNameOfCorruptRecord": _CORRUPT, **_STRICTLY})
+    with_times = StructType([StructField(field.name, wider(field.dataType, times=False)) for field in fields])
+    again = F.from_json(ending, with_times, _STRICTLY)
     wrong = F.col(f"{_JSON}.{_CORRUPT}").isNotNull() | ~_is_one_object(F.col(text))
     # Spark would put a question mark in the place of each byte that is no text.
     wrong |= ~F.is_valid_utf8(text)
     columns: dict[str, Column] = {}
-    for field, declared in zip(in_text.fields, [field.dataType for field in fields], strict=False):
-        found = F.col(f"{_JSON}.`{field.name}`")
-        columns[field.name] = found
-        if declared != field.dataType:
-            # Strict, but tried: an array of which one element is no decimal is no array of decimals.
-            columns[field.name] = catalyst.column(catalyst.tried(catalyst.expression(found.cast(declared))))
-            wrong |= found.isNotNull() & columns[field.name].isNull()
+    for field in fields:
+        name, found = field.name, F.col(f"{_JSON}.{quoted(field.name)}")
+        columns[name], misfit = fitting(found, field.dataType, again[name])
+        wrong = wrong if misfit is None else wrong | misfit
+    too_large = overflow([(columns[field.name], field.dataType) for field in fields], F.col(text))
+    wrong = wrong if too_large is None else wrong | too_large
     whole = F.to_json(F.struct(*columns.values()))
     if plain is not None:
         is_plain = F.col(_PLAIN).isNotNull()
         wrong = ~is_plain & wrong
         columns = {
-            name: F.when(is_plain, F.col(f"{_PLAIN}.`{name}`")).otherwise(found) for name, found in columns.items()
+            name: F.when(is_plain, F.col(f"{_PLAIN}.{quoted(name)}")).otherwise(found)
+            for name, found in columns.items()
         }
     # NULL, but it names every column: Spark does not even parse what nobody asks for, and whether a row is bad must not
     # depend on who asks.
@@ -135,23 +139,6 @@ def _trimmed(text: Column) -> Column:
     return F.when(text.endswith("}"), text).otherwise(F.rtrim(text, F.lit(_BLANKS)))
 
 
-def without_decimals(kind: DataType) -> DataType:
-    """With texts in their place: Spark's JSON parser takes minutes for the decimal 1e99999999, its cast of a text does
-    not."""
-    from pyspark.sql.types import ArrayType, DecimalType, MapType, StringType, StructField, StructType
-
-    match kind:
-        case DecimalType():
-            return StringType()
-        case ArrayType():
-            return ArrayType(without_decimals(kind.elementType))
-        case MapType():
-            return MapType(kind.keyType, without_decimals(kind.valueType))
-        case StructType():
-            return StructType([StructField(f.name, without_decimals(f.dataType)) for f in kind.fields])
-    return kind
-
-
 def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source) -> Decoded:
     """Columns are matched by the header's names, so that files may differ in order and have columns we do not know."""
     from pyspark.sql import functions as F
@@ -162,18 +149,18 @@ def csv(reader: DataStreamReader, path: str, schema: StructType, source: Source)
     in_file = [field for field in schema.fields if field not in folders]
     names = [field.name for field in in_file]
     wrong_shape = F.when(F.col(MALFORMED).isNotNull(), F.lit("the line does not have as many fields as the header"))
-    texts = [not_text(F.col(f"`{name}`")) for name in names]
+    texts = [not_text(F.col(quoted(name))) for name in names]
     message = F.coalesce(wrong_shape, *texts, *[_misfit(field) for field in in_file])
     return Decoded(
         rows=listing.mapInArrow(csv_rows(names, CsvOptions.of(source)), raw_schema(names, listing)),
-        columns={field.name: F.col(f"`{field.name}`").try_cast(field.dataType) for field in schema.fields},
+        columns={field.name: F.col(quoted(field.name)).try_cast(field.dataType) for field in schema.fields},
         arrived=F.col("modificationTime"),
         order=F.struct("modificationTime", FILE, ROW),
         wrong=message.isNotNull(),
         code="bad-csv",
         message=message,
         position=F.concat_ws("#", FILE, ROW),
-        payload=F.struct(MALFORMED, *[F.col(f"`{name}`") for name in names]),
+        payload=F.struct(MALFORMED, *[F.col(quoted(name)) for name in names]),
     )
 
 
@@ -247,7 +234,7 @@ def csv_reader_options(source: Source) -> dict[str, Any]:
 def _by_name(schema: StructType) -> dict[str, Column]:
     from pyspark.sql import functions as F
 
-    return {name: F.col(f"`{name}`") for name in schema.fieldNames()}
+    return {name: F.col(quoted(name)) for name in schema.fieldNames()}
 
 
 def _folders(path: str, schema: StructType) -> list[StructField]:
@@ -298,6 +285,6 @@ def not_text(text: Column) -> Column:
 def _misfit(field: StructField) -> Column:
     from pyspark.sql import functions as F
 
-    text = F.col(f"`{field.name}`")
+    text = F.col(quoted(field.name))
     words = F.concat(F.lit(f'column {field.name}: cannot read "'), text, F.lit(f'" as {field.dataType.simpleString()}'))
     return F.when(text.isNotNull() & text.try_cast(field.dataType).isNull(), words)

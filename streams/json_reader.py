@@ -20,6 +20,7 @@ _FEW, _HOPELESS = 64, 4
 # Reading takes several times as much memory.
 _AT_ONCE_BYTES = 16 << 20
 _WITH_SECONDS = 19
+_LAST_YEAR = 9999
 # Hours that Java knows too.
 _ZONE = "(Z|[+-](0[0-9]|1[0-7])(:?[0-5][0-9])?)$"
 
@@ -168,18 +169,25 @@ def _as_wanted(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
     if shortest is None:
         return pa.nulls(len(column), kind)
     if pa.types.is_date(kind):
-        return column.cast(kind)
+        return _in_the_calendar(column.cast(kind))
     if shortest < _WITH_SECONDS:
         return None
     if kind.tz is None:
-        return _time(column, kind)
+        return _in_the_calendar(_time(column, kind))
     has_zone = pc.ends_with(column, "Z")
     if pc.all(has_zone).as_py() is False:
         has_zone = pc.match_substring_regex(column, _ZONE)
         if pc.any(has_zone).as_py() is False:
             # Without a zone it is UTC.
-            return _time(column, pa.timestamp("us")).cast(kind)
-    return _time(column, kind) if pc.all(has_zone).as_py() is not False else None
+            return _in_the_calendar(_time(column, pa.timestamp("us")).cast(kind))
+    return _in_the_calendar(_time(column, kind)) if pc.all(has_zone).as_py() is not False else None
+
+
+def _in_the_calendar(times: pa.Array) -> pa.Array | None:
+    import pyarrow.compute as pc
+
+    years = [pc.year(end).as_py() for end in pc.min_max(times).values()]
+    return times if all(year is None or 1 <= year <= _LAST_YEAR for year in years) else None
 
 
 def _time(column: pa.Array, kind: pa.DataType) -> pa.Array:

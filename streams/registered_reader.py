@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.sinks.schema_registry import HEADER_BYTES, Registry, SchemaId, UnknownSchema
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.decode import Parsed
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def registered_columns(
     kind = to_arrow_type(schema, timezone="UTC")
     return Parsed(
         rows=rows.mapInArrow(partial(_decoded, column, registry, reading, kind), wide),
-        columns={field.name: F.col(f"{_ROW}.`{field.name}`") for field in schema.fields},
+        columns={field.name: F.col(f"{_ROW}.{quoted(field.name)}") for field in schema.fields},
         wrong=F.col(_PROBLEM).isNotNull(),
         message=F.col(_PROBLEM),
     )
