@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ematix_flow.errors import DeclarationError, Problem
 from ematix_flow.sinks.base import ORDER, Sink
 from ematix_flow.specs import PipelineSpec
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.envelope import EVENT_TS, OURS, PAYLOAD, SOURCE, Carried, Origin, as_bytes
 from ematix_flow.streams.one_pass import needed, needed_by
 from ematix_flow.streams.sources.several import Sources
@@ -103,7 +104,7 @@ def _shaped(branch: Branch, types: Mapping[str, DataType], order: Sequence[Colum
 
     given = set(branch.rows.columns)
     columns = [
-        (F.col(f"`{name}`") if name in given else F.lit(None)).cast(kind).alias(name) for name, kind in types.items()
+        (F.col(quoted(name)) if name in given else F.lit(None)).cast(kind).alias(name) for name, kind in types.items()
     ]
     hidden = [name for name in branch.rows.columns if name not in types and not name.startswith(OURS)]
     ours = [name for name in branch.ours if name != ORDER]

@@ -22,6 +22,7 @@ from ematix_flow.sinks.ahead import AHEAD, TABLE
 from ematix_flow.sinks.base import EVENT_TIME, ORDER, PART
 from ematix_flow.specs import PipelineSpec
 from ematix_flow.state.kernel import GONE
+from ematix_flow.streams.columns import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -220,7 +221,7 @@ def with_itself_as_payload(rows: DataFrame, columns: Sequence[str]) -> DataFrame
     """For rows that are of no one row of a source; `as_json_bytes` renders them."""
     from pyspark.sql import functions as F
 
-    return rows.withColumn(PAYLOAD, F.struct(*[F.col(f"`{name}`") for name in columns]))
+    return rows.withColumn(PAYLOAD, F.struct(*[F.col(quoted(name)) for name in columns]))
 
 
 def wrapped(

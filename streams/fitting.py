@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.specs import Target
 from ematix_flow.streams import catalyst
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.envelope import OURS, Origin
 from ematix_flow.streams.failures import SparkRefused, spark_words
 from ematix_flow.streams.tagging import Attempt, fails, tagged, words
@@ -51,12 +52,12 @@ def fitted(rows: DataFrame, tables: Mapping[str, StructType], targets: Mapping[s
             if normalized or not _holds_everything(field, found):
                 temporary.append(f"{OURS}{number}_{field.name}")
                 attempts.append(_attempt(field, given, temporary[-1], found, normalized=normalized))
-                given = F.col(f"`{temporary[-1]}`")
+                given = F.col(quoted(temporary[-1]))
             columns[name].append(given.alias(field.name))
     if not attempts:
         return Fitted(rows, columns, tagged=False)
-    outputs = [F.col(f"`{name}`") for name in rows.columns if not name.startswith(OURS)]
-    outputs += [F.col(f"`{name}`") for name in temporary]
+    outputs = [F.col(quoted(name)) for name in rows.columns if not name.startswith(OURS)]
+    outputs += [F.col(quoted(name)) for name in temporary]
     return Fitted(tagged(rows, attempts, outputs, origin, "write"), columns, tagged=True)
 
 
@@ -91,7 +92,7 @@ def _given(column: str, known: Mapping[str, StructField], wanted: TableColumn | 
     there = known.get(column.lower())
     if wanted is not None and wanted.normalizers:
         return F.expr(wanted.expression) if there is not None or wanted.normalizers[0].derived else None
-    return None if there is None else F.col(f"`{there.name}`")
+    return None if there is None else F.col(quoted(there.name))
 
 
 def _attempt(field: StructField, given: Column, name: str, found: DataType, *, normalized: bool) -> Attempt:
@@ -100,7 +101,7 @@ def _attempt(field: StructField, given: Column, name: str, found: DataType, *, n
 
     longest = field.metadata.get("max_length")
     source = catalyst.column(catalyst.tried(catalyst.expression(given))) if normalized else given
-    computed, kind = F.col(f"`{name}`"), field.dataType.simpleString()
+    computed, kind = F.col(quoted(name)), field.dataType.simpleString()
     column = f"column {field.name}"
     cases = []
     if normalized:

@@ -18,6 +18,7 @@ from ematix_flow.sinks.files import FilesSink
 from ematix_flow.specs import Join, Source, Target
 from ematix_flow.state.kernel import NO_WATERMARK
 from ematix_flow.state.store import Store
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.envelope import (
     ERROR,
     EVENT_TS,
@@ -75,7 +76,7 @@ class HandOver(FilesSink):
         names = rows.columns
         nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
         beat = rows.sparkSession.range(1, numPartitions=1).select(*nothing, horizon, F.lit(False).alias(_IS_ROW))
-        given = rows.select(*[F.col(f"`{name}`") for name in names], horizon, F.lit(True).alias(_IS_ROW))
+        given = rows.select(*[F.col(quoted(name)) for name in names], horizon, F.lit(True).alias(_IS_ROW))
         # In one file, which appears as a whole: then no row of the batch comes after its horizon.
         return super().stage(given.union(beat).repartition(1), batch)
 

@@ -82,7 +82,7 @@ def _selected(spec: PipelineSpec, rows: int, session: SparkSession) -> DataFrame
         batches = list(database.batches(f"SELECT {chosen} FROM {looked.relation} LIMIT {rows:d}", schema, ""))
     found = session.createDataFrame(pa.Table.from_batches(batches, schema=schema))
     return found.select(
-        *(F.col(f"`{column.name}`").try_cast(column.type).alias(column.name) for column in looked.columns)
+        *(F.col(quoted(column.name)).try_cast(column.type).alias(column.name) for column in looked.columns)
     )
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.failures import spark_words
 from ematix_flow.streams.lookup_base import LookupBusy, LookupFailed, Origin
 from ematix_flow.streams.sources.database.base import Database, SourceRefused, arrow_schema
@@ -33,7 +34,7 @@ class _Server(Origin):
                 with database.in_words():
                     _write(raw / "rows.parquet", database, f"SELECT {selected} FROM {relation}", wires)
                 rows = self.session.read.parquet(str(raw))
-                kinds = [rows[f"`{one.name}`"].cast(one.type).alias(one.name) for one in columns]
+                kinds = [rows[quoted(one.name)].cast(one.type).alias(one.name) for one in columns]
                 rows.select(*kinds).write.parquet(str(folder))
             finally:
                 shutil.rmtree(raw, ignore_errors=True)

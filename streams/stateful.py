@@ -14,6 +14,7 @@ from ematix_flow.sinks.ahead import AHEAD
 from ematix_flow.sinks.ahead import TABLE as READ
 from ematix_flow.sinks.base import EVENT_TIME
 from ematix_flow.state.kernel import GONE, TIME, Operator
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.envelope import ERROR, IS_BAD, IS_GOOD, Origin, as_timestamp
 from ematix_flow.streams.observed import timed
 from ematix_flow.streams.packing import (
@@ -62,7 +63,7 @@ def input_of(rows: DataFrame, operator: Operator, origin: Origin = _UNKNOWN, tic
     """For an operator whose keys and inputs are columns of the rows. Keys that are equal are written alike."""
     from pyspark.sql import functions as F
 
-    columns = {name: F.col(f"`{name}`") for name in (*operator.keys, *operator.inputs)}
+    columns = {name: F.col(quoted(name)) for name in (*operator.keys, *operator.inputs)}
     columns |= {name: alike(columns[name], rows.schema[name].dataType) for name in operator.keys}
     keys = [columns[name] for name in operator.keys]
     return Input(rows, operator.event_time, columns, keys, origin, ticks)
@@ -123,7 +124,7 @@ def _timed(each: Input, operator: Operator) -> DataFrame:
     rows = each.rows
     if KEEP in rows.columns and HORIZON not in rows.columns:
         rows = rows.where(f"{IS_BAD} OR {KEEP}")
-    given = F.col(f"`{each.event_time}`")
+    given = F.col(quoted(each.event_time))
     time = as_timestamp(given, rows.select(given).schema[0].dataType)
     is_row = F.col(KEEP) if HORIZON in rows.columns else F.lit(True)
     is_row = F.col(AHEAD)[READ].isNull() if AHEAD in rows.columns else is_row
@@ -177,7 +178,7 @@ def _results(stepped: DataFrame, given: Sequence[StructType], operator: Operator
     rows = rows.withColumnRenamed(TIME, EVENT_TIME)
     late = F.when(F.col(REASON).isNotNull(), origin.error(rows, "late", F.lit("late"), F.col(REASON)))
     return rows.select(
-        *[F.col(f"`{name}`") for name in output.names],
+        *[F.col(quoted(name)) for name in output.names],
         *[field.name for field in gone],
         *_event_time_of(operator),
         F.coalesce(ERROR, late).alias(ERROR),
@@ -192,5 +193,5 @@ def _event_time_of(operator: Operator) -> list[Column]:
 
     if operator.time_column is None:
         return []
-    column = EVENT_TIME if operator.time_column == TIME else f"`{operator.time_column}`"
+    column = EVENT_TIME if operator.time_column == TIME else quoted(operator.time_column)
     return [F.col(column).alias(EVENT_TIME)]

@@ -42,7 +42,7 @@ from ematix_flow.streams.sources.kafka_topics import (
     ranges,
     sample,
 )
-from ematix_flow.streams.sources.schemas import declared_schema, fix_schema, known_schema
+from ematix_flow.streams.sources.schemas import declared_schema, fix_schema, infer_json, known_schema, telling_case
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -421,7 +421,7 @@ def _inferred(texts: list[bytes], store: Store, session: SparkSession, user: str
     file = store.scratch("inferring") / "records.jsonl"
     # A line feed in JSON is a space; inside of a text it would be escaped.
     file.write_bytes(b"".join(text.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n" for text in texts))
-    inferred = session.read.json(str(file)).schema
+    inferred = infer_json(telling_case(session).read, [str(file)])
     schema = StructType([field for field in inferred.fields if field.name != "_corrupt_record"])
     if not schema.fields:
         raise NoColumns(

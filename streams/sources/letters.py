@@ -14,6 +14,7 @@ from ematix_flow.specs import PipelineSpec, Source
 from ematix_flow.state import durable
 from ematix_flow.state.dead_letters import DeadLetter
 from ematix_flow.state.store import ReplayStore, Store
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.csv_lines import header_of, names_in, values
 from ematix_flow.streams.csv_reader import CsvOptions
 from ematix_flow.streams.decode import Parsed, json_text, not_text
@@ -213,7 +214,7 @@ def _from_csv(fields: list[StructField], options: CsvOptions) -> _Parsed:
     from pyspark.sql.types import StringType, StructField, StructType
 
     def text(field: StructField) -> Column:
-        value = F.col(f"{_PARSED}.`{field.name}`")
+        value = F.col(f"{_PARSED}.{quoted(field.name)}")
         if options.null_value:
             value = F.nullif(F.coalesce(value, F.lit("")), F.lit(options.null_value))
         return F.when(F.col(_FIELDS).isNull(), value).otherwise(F.col(_FIELDS)[field.name])

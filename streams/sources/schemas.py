@@ -18,11 +18,12 @@ from ematix_flow.streams.sources.nanoseconds import as_times, nanosecond_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 # Enough to meet the rare columns, little enough not to read a large backlog twice.
 _INFERRED_FILES = 1000
 _INFERRED_BYTES = 256 << 20
+_LOOKED_AT = 1 << 20
 
 _CORRUPT = "_corrupt_record"
 
@@ -41,7 +42,8 @@ def fixed_schema(source: Source, name: str, form: str, path: str, store: Store, 
     # The base makes folders such as `day=2026-01-01` a column.
     base = {} if is_pattern(path) or Path(path).is_file() else {"basePath": path}
     # The names are those of files that are there; a bracket in one is no pattern.
-    reader = session.read.options(**PLAIN_FILES, **base, __globPaths__="false")
+    reading = telling_case(session) if form == "json_lines" else session
+    reader = reading.read.options(**PLAIN_FILES, **base, __globPaths__="false")
     inferred = _INFER[form](reader, [str(file) for file in files], source)
     schema = StructType([field for field in inferred.fields if field.name != _CORRUPT])
     if not schema.fields:
@@ -97,8 +99,37 @@ def _sample(files: list[Path]) -> list[Path]:
     return chosen
 
 
-def _infer_json(reader: DataFrameReader, files: list[str], source: Source) -> StructType:
-    return reader.json(files).schema
+def telling_case(session: SparkSession) -> SparkSession:
+    """For objects with keys such as `id` and `ID`, which are one column twice for Spark."""
+    other = session.newSession()
+    other.conf.set("spark.sql.caseSensitive", "true")
+    return other
+
+
+def infer_json(reader: DataFrameReader, files: list[str], source: Source | None = None) -> StructType:
+    """By a reader that tells case. Of keys that differ only in it, the column is the one that comes first."""
+    with Path(files[0]).open("rb") as lines:
+        beginning = lines.read(_LOOKED_AT)
+
+    def place(field: StructField) -> int:
+        found = beginning.find(json.dumps(field.name, ensure_ascii=False).encode())
+        return _LOOKED_AT if found < 0 else found
+
+    return cast("StructType", _each_once(reader.json(files).schema, place))
+
+
+def _each_once(kind: DataType, place: Callable[[StructField], int]) -> DataType:
+    from pyspark.sql.types import ArrayType, StructField, StructType
+
+    if isinstance(kind, ArrayType):
+        return ArrayType(_each_once(kind.elementType, place))
+    if not isinstance(kind, StructType):
+        return kind
+    first: dict[str, StructField] = {}
+    for field in sorted(kind.fields, key=place):
+        first.setdefault(field.name.lower(), field)
+    kept = [field for field in kind.fields if first[field.name.lower()] is field]
+    return StructType([StructField(field.name, _each_once(field.dataType, place)) for field in kept])
 
 
 def _infer_csv(reader: DataFrameReader, files: list[str], source: Source) -> StructType:
@@ -115,7 +146,7 @@ def _infer_columnar(form: str) -> Callable[[DataFrameReader, list[str], Source],
 
 
 _INFER = {
-    "json_lines": _infer_json,
+    "json_lines": infer_json,
     "csv": _infer_csv,
     "parquet": _infer_columnar("parquet"),
     "orc": _infer_columnar("orc"),
