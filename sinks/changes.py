@@ -295,7 +295,7 @@ def _remembered(load: Load, gate: Gate) -> str:
         f"FROM (SELECT DISTINCT {keys} FROM {load.source} AS s WHERE {CHANGE} <> '{EMPTY}') AS k "
         f"JOIN {gate.table} AS g ON {load.same_key('g', 'k')} "
         f"LEFT JOIN {load.source} AS s ON {load.same_key('s', 'g')} AND s.{VALID_FROM} = g.{GONE_AT} "
-        f"WHERE g.{GONE_AT} IS NOT NULL AND s.{CHANGE} IS NULL"
+        f"AND s.{AT} >= g.{AT} WHERE g.{GONE_AT} IS NOT NULL AND s.{CHANGE} IS NULL"
     )
 
 
