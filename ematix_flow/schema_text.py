@@ -47,12 +47,12 @@ class _Reader:
     def columns(self, until: str) -> list[str]:
         names = []
         while True:
-            names.append(self._column())
+            names.append(self._column(inside=bool(until)))
             if self._next == until:
                 return names
             self._expect(",", after="a column")
 
-    def _column(self) -> str:
+    def _column(self, *, inside: bool) -> str:
         name = self._take()
         if not re.match(r"\w|`", name):
             raise SchemaMistake(f"found {_shown(name)}", "the name of a column")
@@ -61,6 +61,9 @@ class _Reader:
         if self._next in ("", ","):
             raise SchemaMistake(f"the column {name} has no type", "name and type, such as id long")
         self._type()
+        if inside and self._next.lower() == "not":
+            allowed = "NOT NULL for a whole column, and a WHERE for what is inside"
+            raise SchemaMistake(f"{name} is NOT NULL inside of a struct", allowed)
         if self._next.lower() in _AFTER_A_TYPE:
             while self._next not in ("", ",", ">"):
                 self._take()

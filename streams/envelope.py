@@ -251,6 +251,8 @@ def wrapped(
     nothing = decoded.payload.isNull() | (F.trim(decoded.payload.cast("string")) == "null")
     unusable = decoded.wrong & ~nothing if carried.changes else decoded.wrong
     wrong = F.when(unusable, error("decode", decoded.code, decoded.message))
+    if (missing := _missing(decoded.columns, schema)) is not None and not carried.changes:
+        wrong = wrong.when(missing.isNotNull(), error("decode", decoded.code, missing))
     if declared is not None and (carried.order or carried.time):
         message = _no_time(declared[0], decoded.columns[declared[0]])
         wrong = wrong.when(moment.isNull(), error("event_time", "no-event-time", message))
@@ -282,6 +284,15 @@ def wrapped(
     }
     columns |= {name: column for name, column in ours.items() if column is not None}
     return decoded.rows.select(*[column.alias(name) for name, column in columns.items()])
+
+
+def _missing(columns: Mapping[str, Column], schema: StructType) -> Column | None:
+    """In words, which column is NULL that must not be."""
+    from pyspark.sql import functions as F
+
+    required = [field.name for field in schema.fields if not field.nullable and field.name in columns]
+    words = [F.when(columns[name].isNull(), F.lit(f"column {name}: NULL, but it is NOT NULL")) for name in required]
+    return F.coalesce(*words) if words else None
 
 
 def _error(stage: str, code: Column, *known: Mapping[str, Column]) -> Column:

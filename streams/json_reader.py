@@ -115,7 +115,9 @@ def _rows(texts: pa.Array, schema: pa.Schema) -> pa.Array | None:
         columns = [_as_wanted(table.column(field.name).chunk(0), field.type) for field in schema]
     except pa.ArrowException:
         return None
-    return None if any(one is None for one in columns) else pa.StructArray.from_arrays(columns, fields=list(schema))
+    if any(one is None or (one.null_count and not field.nullable) for one, field in zip(columns, schema, strict=True)):
+        return None
+    return pa.StructArray.from_arrays(columns, fields=list(schema))
 
 
 def _lines(texts: pa.Array) -> pa.Buffer:

@@ -33,8 +33,10 @@ def registered_columns(
     """`reading` is called in each worker."""
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import to_arrow_type
-    from pyspark.sql.types import StringType, StructType
+    from pyspark.sql.types import StringType, StructField, StructType
 
+    # Otherwise Spark would believe that there is no NULL, and see 0 in its place.
+    schema = StructType([StructField(field.name, field.dataType) for field in schema.fields])
     wide = StructType([*rows.schema.fields]).add(_ROW, schema).add(_PROBLEM, StringType())
     kind = to_arrow_type(schema, timezone="UTC")
     return Parsed(

@@ -78,7 +78,7 @@ def declared_schema(ddl: str, name: str) -> StructType:
     from pyspark.sql.types import StructType
 
     try:
-        return cast(StructType, StructType.fromDDL(ddl))
+        return cast(StructType, _without_lengths(StructType.fromDDL(ddl)))
     except PySparkException as error:
         problem = Problem(
             f"source {name!r} schema",
@@ -86,6 +86,24 @@ def declared_schema(ddl: str, name: str) -> StructType:
             allowed='for example "id long, ts timestamp"',
         )
         raise DeclarationError("schema", [problem]) from error
+
+
+def _without_lengths(kind: DataType) -> DataType:
+    """The length of a text is for a target to keep, and Spark has it in tables only."""
+    from pyspark.sql import types
+
+    match kind:
+        case types.CharType() | types.VarcharType():
+            return types.StringType()
+        case types.ArrayType():
+            return types.ArrayType(_without_lengths(kind.elementType), kind.containsNull)
+        case types.MapType():
+            values = _without_lengths(kind.valueType)
+            return types.MapType(_without_lengths(kind.keyType), values, kind.valueContainsNull)
+        case types.StructType():
+            fields = [(f.name, _without_lengths(f.dataType), f.nullable, f.metadata) for f in kind.fields]
+            return types.StructType([types.StructField(*field) for field in fields])
+    return kind
 
 
 def _sample(files: list[Path]) -> list[Path]:

@@ -27,6 +27,10 @@ def test_what_spark_accepts_is_accepted(text: str) -> None:
         ("a map<string>", 'found ">" after the type of the keys of a map; ","'),
         ("a array<int", 'found the end after array; ">"'),
         ("id long,", "the schema ends too early; "),
+        (
+            "s struct<a: int NOT NULL>",
+            "a is NOT NULL inside of a struct; NOT NULL for a whole column, and a WHERE for what is inside",
+        ),
         ("id long, ID string", "the column ID is there twice; "),
     ],
 )
