@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ematix_flow.connections import ObjectStoreLocalConnection
 from ematix_flow.sinks.base import Applied, Batch, Capabilities, Staged
+from ematix_flow.sinks.map_keys import has_other_keys, with_text_keys
 from ematix_flow.specs import Target
 from ematix_flow.state import durable
 from ematix_flow.state.fence import Fence
@@ -59,6 +60,8 @@ class FilesSink:
     def stage(self, rows: DataFrame, batch: Batch) -> Staged:
         folder = self._note(batch, "staged")
         shutil.rmtree(folder, ignore_errors=True)
+        if self._format == "json_lines":
+            rows = _with_text_keys(rows)
         writer = rows.write.format(_SPARK_FORMAT.get(self._format, self._format)).options(**self._options)
         writer.partitionBy(*self._partition_by).save(str(folder))
         return Staged(folder)
@@ -147,6 +150,12 @@ def csv_options(place: Target) -> dict[str, Any]:
     quote = place.csv_quote or '"'
     defaults: dict[str, Any] = {"header": True, "escape": quote, "emptyValue": quote * 2}
     return defaults | {option: value for option, value in given.items() if value is not None}
+
+
+def _with_text_keys(rows: DataFrame) -> DataFrame:
+    other = [field for field in rows.schema.fields if has_other_keys(field.dataType)]
+    columns = {field.name: rows["`" + field.name.replace("`", "``") + "`"] for field in other}
+    return rows.withColumns({one.name: with_text_keys(columns[one.name], one.dataType, TIMES) for one in other})
 
 
 def _suffix(part: Path) -> str:

@@ -15,6 +15,7 @@ from ematix_flow.sinks.base import HIDDEN, PART, ROW, Made, NeedsRows
 from ematix_flow.sinks.files import TIMES
 from ematix_flow.sinks.json_writer import are_writable, json_objects
 from ematix_flow.sinks.kafka_limits import MOST_BESIDE, SIZE, size
+from ematix_flow.sinks.map_keys import with_text_keys
 from ematix_flow.sinks.schema_registry import Schema
 from ematix_flow.specs import Target
 
@@ -136,11 +137,13 @@ def _value(target: Target, payload: Payload, kinds: dict[str, DataType]) -> Colu
 
     if payload.form == "raw_bytes":
         return _at(_VALUE).cast("binary")
-    row = F.struct(*map(_at, written(kinds, target)))
+    names = written(kinds, target)
+    row = F.struct(*map(_at, names))
     if payload.form == "avro" and payload.schema is not None:
         return avro.encoded(row, payload.header, payload.schema.text)
     if payload.form == "protobuf" and payload.schema is not None:
         return protobuf.encoded(row, payload.header, payload.schema.text, payload.imported)
+    row = F.struct(*[with_text_keys(_at(name), kinds[name], TIMES).alias(name) for name in names])
     # Nulls are left out, as in files of JSON lines.
     text = F.to_json(row, {**TIMES, "ignoreNullFields": "true"}).cast("binary")
     return text if payload.schema is None else F.concat(F.lit(payload.header), text)
@@ -155,7 +158,7 @@ def _key(name: str | None, kinds: dict[str, DataType]) -> Column:
     if isinstance(kinds[name], BinaryType):
         return _at(name)
     if isinstance(kinds[name], ArrayType | MapType | StructType):
-        return F.to_json(_at(name), TIMES).cast("binary")
+        return F.to_json(with_text_keys(_at(name), kinds[name], TIMES), TIMES).cast("binary")
     return _at(name).cast("string").cast("binary")
 
 

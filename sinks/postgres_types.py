@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.drift import TableColumn, Types, unless_text
+from ematix_flow.sinks.map_keys import with_text_keys
 from ematix_flow.sinks.tables import quoted
 from ematix_flow.sinks.widening import holds, name_of, spark_named
 
@@ -42,7 +43,8 @@ _AS_SPARK = {
 """What is not here is held as text, which PostgreSQL reads: text, uuid, json, enumerations, its own arrays, others."""
 _TEXTS = frozenset({"text", "character varying", "bpchar", "name", "citext"})
 _MOST_DIGITS = 38
-_TIMES = {
+_JSON = {
+    "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
@@ -97,7 +99,7 @@ def encoded(rows: DataFrame, field: StructField, *, exact: bool) -> Column:
 
     column, name = rows[f"`{field.name.replace('`', '``')}`"], name_of(field.dataType)
     if name in _NESTED:
-        column = F.to_json(column, {"ignoreNullFields": "false", **_TIMES})
+        column = F.to_json(with_text_keys(column, field.dataType, _JSON), _JSON)
     if name == "tinyint":
         column = column.cast("smallint")
     if is_text(field.dataType):

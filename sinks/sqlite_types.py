@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.drift import TableColumn, Types
+from ematix_flow.sinks.map_keys import with_text_keys
 from ematix_flow.sinks.widening import name_of, spark_named
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ _SIMPLE = {
 _SURE_DIGITS = 15
 _LONG_DIGITS = 18
 _TIMES = {"timestamp": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'", "timestamp_ntz": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
+_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": _TIMES["timestamp"],
+    "timestampNTZFormat": _TIMES["timestamp_ntz"],
+}
 _NUMERIC_NAMES = {"BOOL": "boolean", "TIME": "timestamp", "DATE": "date"}
 
 
@@ -108,15 +114,11 @@ def encoded(rows: DataFrame, field: StructField) -> Column:
     if name in _TIMES:
         return F.date_format(column, _TIMES[name]).alias(field.name)
     if name in {"array", "map", "struct", "variant"}:
-        return F.to_json(column, {"ignoreNullFields": "false", **_json_times()}).alias(field.name)
+        return F.to_json(with_text_keys(column, field.dataType, _JSON), _JSON).alias(field.name)
     whole = {"boolean": "bigint", "float": "double"} | dict.fromkeys(_INTEGERS, "bigint")
     if name in {"double", "binary"}:
         return column
     return column.cast(whole.get(name, "string")).alias(field.name)
-
-
-def _json_times() -> dict[str, str]:
-    return {"timestampFormat": _TIMES["timestamp"], "timestampNTZFormat": _TIMES["timestamp_ntz"]}
 
 
 def _in_numeric(held: DataType, given: DataType) -> DataType | None:
