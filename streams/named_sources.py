@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.streams.branches import Branch, of_one_type
+from ematix_flow.streams.columns import quoted
 from ematix_flow.streams.dialects import in_spark_sql
 from ematix_flow.streams.envelope import SOURCE
 from ematix_flow.streams.transform import STREAM, BadSql, parsed, selected
@@ -175,7 +176,7 @@ def _only_decides(table: Any) -> bool:
 def _renamed(branch: Branch, names: Mapping[str, str]) -> Branch:
     from pyspark.sql import functions as F
 
-    columns = [F.col(f"`{name}`").alias(names.get(name, name)) for name in branch.rows.columns]
+    columns = [F.col(quoted(name)).alias(names.get(name, name)) for name in branch.rows.columns]
     return replace(
         branch, rows=branch.rows.select(*columns), visible=tuple(names.get(name, name) for name in branch.visible)
     )
