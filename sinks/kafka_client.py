@@ -52,6 +52,8 @@ def librdkafka_properties(connection: KafkaConnection) -> Properties:
         "bootstrap.servers": connection.bootstrap_servers,
         # It prints a line per failed attempt to connect; what it has to say comes to us as errors.
         "log_level": 0,
+        # A client that has found the cluster waits for half of this before it connects to the first broker of it.
+        "reconnect.backoff.ms": 20,
         # As Java does it, so that a key has its partition whoever writes it.
         "partitioner": "murmur2_random",
         **librdkafka_login(connection),
