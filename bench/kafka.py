@@ -6,7 +6,7 @@ runs over a tenth of the rows before the clock starts, `--warm` times; this prod
 Kafka Streams in another. The clock of each starts before its topic is made and its query planned or its threads
 started, and stops when its last record is committed. Each second round goes the other way round.
 
-    python -m bench.kafka [--rows 1000000] [--rounds 3] [--warm 2] [--only bytes|JSON|windows]
+    python -m bench.kafka [--rows 1000000] [--rounds 3] [--warm 5] [--only bytes|JSON|windows]
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", type=int, default=2)
+    parser.add_argument("--warm", type=int, default=5)
     parser.add_argument("--only", choices=["bytes", "JSON", "windows"], default="")
     options = parser.parse_args()
     contenders = {name: run for name, run in CONTENDERS.items() if name.startswith(options.only)}
