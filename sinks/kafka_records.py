@@ -15,7 +15,7 @@ from ematix_flow.sinks.base import HIDDEN, PART, ROW, Made, NeedsRows
 from ematix_flow.sinks.files import TIMES
 from ematix_flow.sinks.json_writer import are_writable, json_objects
 from ematix_flow.sinks.kafka_limits import MOST_BESIDE, SIZE, size
-from ematix_flow.sinks.map_keys import with_text_keys
+from ematix_flow.sinks.map_keys import json_text, with_text_keys
 from ematix_flow.sinks.schema_registry import Schema
 from ematix_flow.specs import Target
 
@@ -158,7 +158,7 @@ def _key(name: str | None, kinds: dict[str, DataType]) -> Column:
     if isinstance(kinds[name], BinaryType):
         return _at(name)
     if isinstance(kinds[name], ArrayType | MapType | StructType):
-        return F.to_json(with_text_keys(_at(name), kinds[name], TIMES), TIMES).cast("binary")
+        return json_text(_at(name), kinds[name], TIMES).cast("binary")
     return _at(name).cast("string").cast("binary")
 
 

@@ -9,6 +9,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
+IN_A_DATABASE = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Options of Spark's for a nested value that a column of a database holds as JSON."""
+
+
+def json_text(value: Column, kind: DataType, options: Mapping[str, str]) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.to_json(with_text_keys(value, kind, options), dict(options))
+
 
 def with_text_keys(value: Column, kind: DataType, options: Mapping[str, str]) -> Column:
     """The value, with the keys of all maps in it as they would be written if they were values: with these

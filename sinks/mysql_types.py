@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.drift import TableColumn, Types, unless_text
-from ematix_flow.sinks.map_keys import with_text_keys
+from ematix_flow.sinks.map_keys import IN_A_DATABASE, json_text
 from ematix_flow.sinks.widening import holds, name_of, spark_named
 
 if TYPE_CHECKING:
@@ -45,11 +45,6 @@ _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longte
 _MOST_DIGITS, _MOST_SCALE = 38, 30
 # A row has 65,535 bytes at most, and a character up to four.
 _LONGEST_VARCHAR = 4000
-_JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 
 
 def column_type(column: TableColumn) -> str:
@@ -97,11 +92,10 @@ def staging_type(kind: DataType) -> str:
 
 def encoded(rows: DataFrame, field: StructField) -> Column:
     """A column of rows as it is staged, computed where the rows are."""
-    from pyspark.sql import functions as F
 
     column = rows[f"`{field.name.replace('`', '``')}`"]
     if name_of(field.dataType) in _NESTED:
-        column = F.to_json(with_text_keys(column, field.dataType, _JSON), _JSON)
+        column = json_text(column, field.dataType, IN_A_DATABASE)
     return (column.cast("string") if is_text(field.dataType) else column).alias(field.name)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.errors import FlowError
 from ematix_flow.sinks.drift import TableColumn, Types, unless_text
-from ematix_flow.sinks.map_keys import with_text_keys
+from ematix_flow.sinks.map_keys import IN_A_DATABASE, json_text
 from ematix_flow.sinks.tables import quoted
 from ematix_flow.sinks.widening import holds, name_of, spark_named
 
@@ -43,11 +43,6 @@ _AS_SPARK = {
 """What is not here is held as text, which PostgreSQL reads: text, uuid, json, enumerations, its own arrays, others."""
 _TEXTS = frozenset({"text", "character varying", "bpchar", "name", "citext"})
 _MOST_DIGITS = 38
-_JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 
 
 def column_type(column: TableColumn) -> str:
@@ -95,11 +90,10 @@ def staging_type(kind: DataType, *, exact: bool) -> str:
 
 def encoded(rows: DataFrame, field: StructField, *, exact: bool) -> Column:
     """A column of rows as it is staged, computed where the rows are."""
-    from pyspark.sql import functions as F
 
     column, name = rows[f"`{field.name.replace('`', '``')}`"], name_of(field.dataType)
     if name in _NESTED:
-        column = F.to_json(with_text_keys(column, field.dataType, _JSON), _JSON)
+        column = json_text(column, field.dataType, IN_A_DATABASE)
     if name == "tinyint":
         column = column.cast("smallint")
     if is_text(field.dataType):

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ematix_flow.sinks.drift import TableColumn, Types
-from ematix_flow.sinks.map_keys import with_text_keys
+from ematix_flow.sinks.map_keys import IN_A_DATABASE, json_text
 from ematix_flow.sinks.widening import name_of, spark_named
 
 if TYPE_CHECKING:
@@ -28,12 +28,7 @@ _SIMPLE = {
 # A text that looks like a number becomes one in a NUMERIC column, with 15 digits that are sure.
 _SURE_DIGITS = 15
 _LONG_DIGITS = 18
-_TIMES = {"timestamp": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'", "timestamp_ntz": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
-_JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": _TIMES["timestamp"],
-    "timestampNTZFormat": _TIMES["timestamp_ntz"],
-}
+_TIMES = {"timestamp": IN_A_DATABASE["timestampFormat"], "timestamp_ntz": IN_A_DATABASE["timestampNTZFormat"]}
 _NUMERIC_NAMES = {"BOOL": "boolean", "TIME": "timestamp", "DATE": "date"}
 
 
@@ -114,7 +109,7 @@ def encoded(rows: DataFrame, field: StructField) -> Column:
     if name in _TIMES:
         return F.date_format(column, _TIMES[name]).alias(field.name)
     if name in {"array", "map", "struct", "variant"}:
-        return F.to_json(with_text_keys(column, field.dataType, _JSON), _JSON).alias(field.name)
+        return json_text(column, field.dataType, IN_A_DATABASE).alias(field.name)
     whole = {"boolean": "bigint", "float": "double"} | dict.fromkeys(_INTEGERS, "bigint")
     if name in {"double", "binary"}:
         return column
